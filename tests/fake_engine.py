@@ -122,7 +122,7 @@ ENGINE = Engine(
         overruling=lambda config, environ: "", checks=lambda facts: (),
     ),
     arguments=Arguments(
-        shown=tuple, secrets=lambda words: (), api_keys=lambda words: None,
+        redact=tuple, secrets=lambda words: (), api_keys=lambda words: None,
         api_key_variable="TABBY_KEY", chat_template=lambda config: "",
         invents_weights=lambda config: True,
     ),

@@ -51,18 +51,13 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "read_text",
         "pyvenv.cfg, that nobody else can write",
     ),
-    "adapters/engine/evidence.py": ("read_text", KERNEL),
     "engines/common/healing/answer.py": ("read_text", "a file of this package"),
     "lab/corpus.py": ("read_text", "files of this package"),
-    "adapters/system/host.py": ("read_text", KERNEL),
     "adapters/system/kernel_log.py": ("os.open", KERNEL),
-    "adapters/node_facts/rdma.py": ("read_text", KERNEL),
     "adapters/privileges/capabilities.py": ("read_text", KERNEL),
     "adapters/system/oom_kills.py": ("read_text", KERNEL),
     "adapters/network/ports.py": ("open", KERNEL),
-    "adapters/gpu/pcie_errors.py": ("read_text", KERNEL),
     "adapters/system/processes.py": ("open os.open read_text read_bytes write_text", KERNEL),
-    "adapters/gpu/tegra.py": ("read_text", KERNEL),
     "adapters/child/engines.py": ("read_bytes", KERNEL),
     "adapters/files/stale_files.py": ("open", KERNEL),
     "adapters/files/emptying.py": (
@@ -71,28 +66,28 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     ),
     "adapters/engine/pump.py": ("os.replace", OWN),
     "adapters/incidents.py": ("open write_text rename shutil.rmtree tempfile.mkdtemp", OWN),
-    "adapters/files/state_file.py": ("rename shutil.rmtree", OWN),
+    "adapters/files/state_file.py": ("shutil.rmtree", OWN),
     "adapters/files/lock_file.py": (
         "os.open",
         "a folder, or a lock not made, " + OWN,
     ),
     "adapters/admission/door.py": ("os.chmod os.chown", OWN),
     "adapters/confinement/parser_process.py": ("open", "a file in memory, without a name"),
-    "adapters/files/private_tmp.py": ("read_text", KERNEL),
-    "adapters/engine_install/adapt.py": ("read_text read_bytes write_text zipfile.ZipFile", ENGINE),
-    "adapters/engine_install/acquire.py": ("shutil.rmtree", ENGINE),
-    "adapters/engine_install/build.py": (
-        "os.link read_bytes read_text write_bytes write_text"
-        " shutil.copymode shutil.copytree shutil.rmtree",
+    "adapters/engine_install/records.py": (
+        "open read_text read_bytes write_text zipfile.ZipFile",
         ENGINE,
     ),
-    "adapters/engine_install/compile_in_env.py": ("write_text", ENGINE),
+    "adapters/engine_install/pythons.py": ("shutil.rmtree", ENGINE),
+    "adapters/engine_install/environment.py": (
+        "os.link read_bytes write_bytes write_text shutil.copymode shutil.copytree shutil.rmtree",
+        ENGINE,
+    ),
     "adapters/engine_install/install.py": ("write_text", ENGINE),
     "adapters/engine_install/from_source.py": (
         "open read_bytes rename write_text shutil.rmtree tarfile.open",
         f"{ENGINE}; an archive from where nobody else can change it",
     ),
-    "adapters/engine_install/trial.py": (
+    "adapters/engine_install/prove.py": (
         "open read_text write_bytes tempfile.TemporaryDirectory",
         "a folder of its own",
     ),
@@ -116,7 +111,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "read_text rename symlink_to shutil.rmtree",
         f"{ENGINE}; /proc",
     ),
-    "adapters/engine_install/verify.py": ("open read_bytes", ENGINE),
+    "adapters/engine_install/verify.py": ("read_bytes", ENGINE),
     "adapters/engine_install/wheels.py": (
         "write_text shutil.rmtree tempfile.TemporaryDirectory",
         "inside the folder that fetch or install has locked, as an engines' folder",

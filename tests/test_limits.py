@@ -217,7 +217,7 @@ def test_an_engine_that_serves_is_not_touched(
             await story.looks(lambda: "are enough descriptors" in story.texts()[-1])
         assert story.one.snapshot.state is State.SERVING
         assert story.one.run.child is child
-        assert [process.pid for process in child.look()] == [child.pid]
+        assert [process.pid for process in child.refresh()] == [child.pid]
         await story.stop()
 
     asyncio.run(test())

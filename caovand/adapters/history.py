@@ -84,8 +84,8 @@ def open_to_write(path: Path) -> sqlite3.Connection:
         raise UnreadableHistory("it is not a regular file")
     link = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
-        found = link.execute("PRAGMA user_version").fetchone()[0]
-        if found not in (0, FORMAT):
+        version = link.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, FORMAT):
             raise UnreadableHistory("it is not in a format that this version reads")
         if link.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             raise UnreadableHistory("it is damaged")
@@ -176,11 +176,11 @@ def read(path: Path, slot: str, since: int, until: int, points: int) -> dict[str
         window = (step, step, since, until)
         slot_query = _query("minutes", SLOT_VALUES, "slot")
         at, figures = _columns(link.execute(slot_query, (*window, slot)), SLOT_VALUES)
-        found = {}
+        by_card = {}
         for gpu in cards:
             rows = link.execute(_query("cards", CARD_VALUES, "gpu"), (*window, gpu))
             times, own = _columns(rows, CARD_VALUES)
-            found[str(gpu)] = {"at": times, **own}
+            by_card[str(gpu)] = {"at": times, **own}
         which = "FROM marks WHERE at >= ? AND at < ? AND slot IN (?, '')"
         (count,) = link.execute(f"SELECT count(*) {which}", (since, until, slot)).fetchone()
         query = f"SELECT at, kind, text {which} ORDER BY at DESC LIMIT ?"
@@ -189,7 +189,7 @@ def read(path: Path, slot: str, since: int, until: int, points: int) -> dict[str
         "step_s": step,
         "at": at,
         "figures": figures,
-        "cards": found,
+        "cards": by_card,
         "marks": [{"at": a, "kind": kind, "text": text} for a, kind, text in reversed(marks)],
         "marks_left_out": count - len(marks),
     }
@@ -205,9 +205,9 @@ def _query(table: str, values: dict[str, str], key: str) -> str:
 def _columns(
     rows: Iterable[tuple[Any, ...]], names: Iterable[str]
 ) -> tuple[list[int], dict[str, list[float | None]]]:
-    found = list(rows)
+    points = list(rows)
     columns = {
-        name: [None if row[n] is None else float(f"{row[n]:.{DIGITS}g}") for row in found]
+        name: [None if row[n] is None else float(f"{row[n]:.{DIGITS}g}") for row in points]
         for n, name in enumerate(names, 1)
     }
-    return [row[0] for row in found], columns
+    return [row[0] for row in points], columns

@@ -128,10 +128,10 @@ class Incidents:
 
     def _list_folders(self) -> list[tuple[int, Path]]:
         try:
-            found = [(_NAME.fullmatch(path.name), path) for path in self.folder.iterdir()]
+            matches = [(_NAME.fullmatch(path.name), path) for path in self.folder.iterdir()]
         except OSError:
             return []
-        return sorted((int(match[1]), path) for match, path in found if match)
+        return sorted((int(match[1]), path) for match, path in matches if match)
 
     def _prune(self, max_count: int) -> None:
         """Remove the oldest incidents until at most `max_count` and `max_bytes` are left."""

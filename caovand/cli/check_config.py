@@ -24,11 +24,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", nargs="?", type=Path, help=f"default: the running daemon's, else {SYSTEM_CONFIG}"
     )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """check-config."""
     file = config_path(args.file, running(args.runtime))
     findings: tuple[str, ...] = ()
     unchecked = ""
@@ -40,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         findings, unchecked = _flags(config, file)
     if args.json:
-        found = {"ok": not findings, "findings": findings, "unchecked": unchecked}
-        print(json.dumps({"file": str(file), **found}))
+        document = {"ok": not findings, "findings": findings, "unchecked": unchecked}
+        print(json.dumps({"file": str(file), **document}))
     else:
         print("\n".join(findings) or f"{file}: valid{unchecked and f', but {unchecked}'}")
     return Exit.FAILED if findings else Exit.DONE
@@ -54,9 +52,11 @@ def _flags(config: Config, file: Path) -> tuple[tuple[str, ...], str]:
         return (), ""
     machine = inspect(config, patience_s=PATIENCE_S, source=file)
     if machine.engine is None or machine.half_asked:
-        why = machine.engine_problem or "the engine is still reporting its options; run this again"
-        return (), f"[engine] extra_args are not checked: {why}"
-    refused = chosen_engine(config).arguments.refused(words, machine.engine)
+        reason = (
+            machine.engine_problem or "the engine is still reporting its options; run this again"
+        )
+        return (), f"[engine] extra_args are not checked: {reason}"
+    refused = chosen_engine(config).arguments.check(words, machine.engine)
     return tuple(f"{file}: [engine] extra_args: {problem}" for problem in refused), ""
 
 
@@ -68,5 +68,6 @@ VERB = Verb(
     " engine would. Exit status 1 if it is invalid.",
     epilog="example: caovanctl check-config ./caovan.toml",
     arguments=arguments,
+    json="print the findings as JSON",
     run=run,
 )

@@ -13,7 +13,6 @@ from caovand.cli.common.verb import Group, Verb
 from caovand.cli.engine.shared import ENGINE
 from caovand.cli.parser import parser
 
-# It also runs in zsh, where `path`, `words` and `options` belong to the shell.
 BASH = """_caovanctl() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} verb= option= flags= choices= files= part i
     local engines= root=
@@ -62,14 +61,16 @@ BASH = """_caovanctl() {{
 }}
 complete -o filenames -F _caovanctl caovanctl
 """
+"""It also runs in zsh, where `path`, `words` and `options` belong to the shell."""
 FILES = ("FILE", "DIR", "PATH", "MODEL")
 """Parts of a metavar that stand for a file or folder."""
 ZSH = """#compdef caovanctl
 autoload -U +X bashcompinit && bashcompinit
 """
-# If the script is installed as a file, the first completion loads it and must be answered as well.
 ZSH_END = """[[ ${funcstack[1]} != _caovanctl ]] || _bash_complete -o filenames -F _caovanctl
 """
+"""If the script is installed as a file, the first completion loads it and must be answered as
+well."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +102,6 @@ class CompletedVerb:
 
 
 def run(args: argparse.Namespace) -> int:
-    """completion."""
     script = bash(parser())
     print(ZSH + script + ZSH_END if args.shell == "zsh" else script, end="")
     return Exit.DONE
@@ -140,10 +140,10 @@ def _offer(actions: Iterable[argparse.Action]) -> str:
     choices = [str(choice) for action in actions for choice in action.choices or ()]
     names = " ".join(str(action.metavar or action.dest).upper() for action in actions)
     files = any(action.type is Path for action in actions) or any(kind in names for kind in FILES)
-    found = [f'choices="{" ".join(choices)}"'] if choices else []
-    found += ["files=1"] if files else []
-    found += ["engines=1"] if any(action.metavar == ENGINE for action in actions) else []
-    return " ".join(found)
+    completions = [f'choices="{" ".join(choices)}"'] if choices else []
+    completions += ["files=1"] if files else []
+    completions += ["engines=1"] if any(action.metavar == ENGINE for action in actions) else []
+    return " ".join(completions)
 
 
 def _alternation(texts: Iterable[str]) -> str:

@@ -14,11 +14,9 @@ from caovand.core.reporting.wire import Notice, notice_fields
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="keep printing new events")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
 def run(args: argparse.Namespace) -> int:
-    """events."""
     with connect(args) as client:
         if args.follow:
             for notice in client.notices(0):
@@ -49,5 +47,6 @@ VERB = Verb(
     " reloads.",
     epilog="example: caovanctl events -f --json",
     arguments=arguments,
+    json="one JSON object a line",
     run=run,
 )

@@ -21,7 +21,6 @@ from caovand.core.reporting import answer_text
 from caovand.engines.common.logs.whole_log import plan_from_log
 from caovand.engines.writer import answer_for, engines, explain_log, starts
 
-# Figures for people, in this order, with labels and units.
 SHOWN = (
     ("machine", "machine", ""),
     ("architecture", "architecture", ""),
@@ -43,6 +42,7 @@ SHOWN = (
     ("generation_best_tps", "peak generation", "tokens/s"),
     ("acceptance_length", "tokens accepted per step", ""),
 )
+"""Figures for people, in this order, with labels and units."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,11 +66,11 @@ def run(args: argparse.Namespace) -> int:
     if excerpt.left_out:
         text = f"{args.logfile} is large: {excerpt.left_out} lines of normal operation are omitted"
         print(text, file=sys.stderr)
-    found = explain_log(excerpt.text)
-    if found is None:
+    explained = explain_log(excerpt.text)
+    if explained is None:
         message = f"{args.logfile} is not the log of an engine, nor the kernel's"
         raise CommandError(Exit.FAILED, message, f"name a log of {engines()}")
-    writer, explanation = found
+    writer, explanation = explained
     answer = None
     if explanation.finding is not None:
         finding = replace(explanation.finding, line=excerpt.number(explanation.finding.line))

@@ -19,7 +19,6 @@ from caovand.cli.common.verb import Verb
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 COLUMNS = 60
 MIB_IN_GIB = 1024
-# Name in the reply, label, unit and divisor.
 ROWS = (
     ("up", "serving", "%", 0.01),
     ("generation_tokens_per_s", "generated", "tokens/s", 1.0),
@@ -35,6 +34,7 @@ ROWS = (
     ("token_p50_s", "per token", "ms", 0.001),
     ("token_p99_s", "  99 % within", "ms", 0.001),
 )
+"""Name in the reply, label, unit and divisor."""
 CARD_ROWS = (
     ("used_mib", "memory", "GiB", float(MIB_IN_GIB)),
     ("utilization", "busy", "%", 1.0),
@@ -46,12 +46,12 @@ CARD_ROWS = (
 
 def duration(text: str) -> float:
     """Parse a duration such as 90m, 24h or 7d into seconds."""
-    found = re.fullmatch(r"(\d{1,6})([mhd])", text)
-    if found is None or not 60 <= int(found[1]) * UNITS[found[2]] <= 366 * UNITS["d"]:
+    match = re.fullmatch(r"(\d{1,6})([mhd])", text)
+    if match is None or not 60 <= int(match[1]) * UNITS[match[2]] <= 366 * UNITS["d"]:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a length from 1m to 366d, such as 90m or 24h"
         )
-    return float(int(found[1]) * UNITS[found[2]])
+    return float(int(match[1]) * UNITS[match[2]])
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,11 +68,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LENGTH",
         help="how far back it ends (default now)",
     )
-    parser.add_argument("--json", action="store_true", help="print it as JSON, in shorter steps")
 
 
 def run(args: argparse.Namespace) -> int:
-    """history."""
     ago = args.until or 0.0
     if args.since - ago < UNITS["m"]:
         fact = "cannot show a history: --until is not a minute shorter than --since"
@@ -153,5 +151,6 @@ VERB = Verb(
     " the mean of their medians and the largest of their 99th percentiles.",
     epilog="example: caovanctl history --since 7d",
     arguments=arguments,
+    json="print it as JSON, in shorter steps",
     run=run,
 )

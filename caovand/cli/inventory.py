@@ -30,11 +30,9 @@ from caovand.engines import registry
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--inventory", type=Path, metavar="FILE", help="show a saved inventory")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """inventory."""
     daemon = {} if args.inventory else running(args.runtime)
     config, source = asked_config(args.config, daemon)
     machine = inspect(config, args.inventory, source=source)
@@ -44,8 +42,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         if args.inventory is None:
             engines |= _others(config, source)
-        own = engines.pop(kind, None)
-        print(json.dumps(inventory_file.render(machine.gpus, machine.host, own, kind, engines)))
+        engine = engines.pop(kind, None)
+        print(json.dumps(inventory_file.render(machine.gpus, machine.host, engine, kind, engines)))
         return Exit.DONE
     out = console()
     out.print(_cards(machine.gpus) if machine.gpus else "no NVIDIA GPU is visible")
@@ -114,5 +112,6 @@ VERB = Verb(
     epilog="example: caovanctl inventory --json > machine.json;"
     " caovanctl plan MODEL --inventory machine.json",
     arguments=arguments,
+    json="print it as JSON",
     run=run,
 )

@@ -44,24 +44,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """launch."""
     program = PROGRAMS[args.client]
-    found = trust.program(program.name, os.environ)
-    if found is None and not args.print:
+    executable = trust.program(program.name, os.environ)
+    if executable is None and not args.print:
         raise CommandError(
             Exit.FAILED,
             f"cannot start {program.name}: it is not installed, or not on PATH",
             f"{program.install}; or see what it needs with --print",
         )
-    endpoint = _verified(_remote_endpoint(args) if args.url else _local_endpoint(args), args)
+    endpoint = _verify(_remote_endpoint(args) if args.url else _local_endpoint(args), args)
     added = program.run(endpoint)
     words = [program.name, *added.words, *args.words]
-    if found is None or args.print:
+    if executable is None or args.print:
         print("env", *_settings(added, endpoint.key), shlex.join(words))
         if endpoint.key:
             print(f"the key is not shown: set it in ${KEY}", file=sys.stderr)
         return Exit.DONE
-    os.execve(found, words, {**os.environ, **added.env})
+    os.execve(executable, words, {**os.environ, **added.env})
     return Exit.FAILED  # never reached: this process has become the client
 
 
@@ -120,32 +119,32 @@ def _key(args: argparse.Namespace, status: Mapping[str, Any] | None) -> str:
         return ""  # not readable for this user; if a key is needed, the response will show it
 
 
-def _verified(found: ClientEndpoint, args: argparse.Namespace) -> ClientEndpoint:
+def _verify(endpoint: ClientEndpoint, args: argparse.Namespace) -> ClientEndpoint:
     """The endpoint with the model and context from its model list; raises CommandError."""
     cannot = f"cannot start {args.client}"
-    split = urlsplit(found.url)
+    split = urlsplit(endpoint.url)
     try:
         port = split.port or (443 if split.scheme == "https" else 80)
     except ValueError:
         port = 0
     if split.scheme not in ("http", "https") or not split.hostname or not port:
         raise CommandError(
-            Exit.USAGE, f"{cannot}: {found.url} is no address", "use --url http://HOST:PORT"
+            Exit.USAGE, f"{cannot}: {endpoint.url} is no address", "use --url http://HOST:PORT"
         )
-    server = http.Endpoint(split.hostname, port, found.key, tls=split.scheme == "https")
+    server = http.Endpoint(split.hostname, port, endpoint.key, tls=split.scheme == "https")
     try:
         answer = http.call(server, f"{split.path}/v1/models", ANSWER_S)
     except http.Unanswered as problem:
         raise CommandError(
             Exit.FAILED,
-            f"{cannot}: {found.url} does not answer: {problem}",
+            f"{cannot}: {endpoint.url} does not answer: {problem}",
             "see `caovanctl status`",
         ) from None
     if answer.status in REFUSED:
-        which = "its key is refused" if found.key else "it asks for a key"
+        which = "its key is refused" if endpoint.key else "it asks for a key"
         raise CommandError(
             Exit.FAILED,
-            f"{cannot}: {which} ({found.url})",
+            f"{cannot}: {which} ({endpoint.url})",
             f"set {KEY}, or name a file with --api-key-file; `sudo caovanctl key add NAME` makes a"
             " client's key for the gateway",
         )
@@ -153,7 +152,7 @@ def _verified(found: ClientEndpoint, args: argparse.Namespace) -> ClientEndpoint
     if not models:
         raise CommandError(
             Exit.FAILED,
-            f"{cannot}: {found.url} lists no model (status {answer.status})",
+            f"{cannot}: {endpoint.url} lists no model (status {answer.status})",
             "see `caovanctl status`",
         )
     name = args.model or next(iter(models))
@@ -164,7 +163,7 @@ def _verified(found: ClientEndpoint, args: argparse.Namespace) -> ClientEndpoint
             f"choose one of {', '.join(models)}",
         )
     context = models.get(name) or models.get(name.rpartition(":")[0]) or 0
-    return ClientEndpoint(url=found.url, model=name, key=found.key, context=context)
+    return ClientEndpoint(url=endpoint.url, model=name, key=endpoint.key, context=context)
 
 
 VERB = Verb(

@@ -16,11 +16,9 @@ FOLLOW_S = 0.3
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--lines", type=int, default=50, help="how many lines (default 50)")
     parser.add_argument("-f", "--follow", action="store_true", help="keep printing new lines")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
 def run(args: argparse.Namespace) -> int:
-    """logs."""
     with connect(args) as client:
         answer = client.ask("logs", lines=max(args.lines, 0))
         end = answer.get("end", answer["last"])  # daemons from earlier releases send no `end`
@@ -44,5 +42,6 @@ VERB = Verb(
     description="Print the engine's latest lines. Older ones are in the rotated engine.log.",
     epilog="example: caovanctl logs -n 200 -f",
     arguments=arguments,
+    json="one JSON object a line",
     run=run,
 )

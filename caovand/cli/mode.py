@@ -8,7 +8,6 @@ import json
 from caovand.cli.common import waiting
 from caovand.cli.common.client import DaemonClient, connect
 from caovand.cli.common.errors import CommandError, Exit
-from caovand.cli.common.verb import Group, Verb
 from caovand.core.config.schema import MODES
 
 
@@ -26,12 +25,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """mode."""
     if args.mode and args.default:
         raise CommandError(Exit.USAGE, "cannot use a mode together with --default: choose one")
-    wanted = "default" if args.default else args.mode
+    mode = "default" if args.default else args.mode
     with connect(args) as client:
-        return _show(args, client) if wanted is None else _choose(args, client, wanted)
+        return _show(args, client) if mode is None else _choose(args, client, mode)
 
 
 def _show(args: argparse.Namespace, client: DaemonClient) -> int:
@@ -44,8 +42,8 @@ def _show(args: argparse.Namespace, client: DaemonClient) -> int:
     return Exit.DONE
 
 
-def _choose(args: argparse.Namespace, client: DaemonClient, wanted: str) -> int:
-    answer = client.ask("mode", mode=wanted, defer=args.defer)
+def _choose(args: argparse.Namespace, client: DaemonClient, chosen: str) -> int:
+    answer = client.ask("mode", mode=chosen, defer=args.defer)
     mode, overruled = answer["mode"], answer["overruled"]
     if not args.json:
         _show_overruled(mode, overruled)
@@ -69,10 +67,8 @@ def _decider(client: DaemonClient, mode: str) -> str:
     return "" if decided else str(setting["reason"])
 
 
-VERB = Verb(
-    name="mode",
-    group=Group.CHANGE,
-    effects=True,
+VERB = waiting.change_verb(
+    "mode",
     help="show or choose the mode",
     description="Show or choose how the speculative depth is decided. The choice survives"
     " restarts; --default goes back to the configuration file's. A stopped or stopping engine"

@@ -56,11 +56,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="this kind of engine instead of the chosen one, or all kinds side by side",
     )
     parser.add_argument("--mode", choices=MODES, help="as if `caovanctl mode` had chosen it")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """plan."""
     daemon = {} if args.inventory else running(args.runtime)
     mode = args.mode or chosen_mode(daemon, args.inventory)
     config, source = asked_config(args.config, daemon, args.model)
@@ -89,35 +87,35 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps(candidates.as_json(every, config)))
         else:
             candidates.show(every, config, console())
-        return Exit.DONE if any(one.planned for one in every) else Exit.FAILED
+        return Exit.DONE if any(candidate.planned for candidate in every) else Exit.FAILED
     config = candidates.with_engine(config, args.engine) if args.engine else config
-    found = plan(config)
-    others = _instead_of(chosen_engine(config), found)
+    planned = plan(config)
+    others = _instead_of(chosen_engine(config), planned)
     if args.json:
         offered = [{"text": other.text, "remedy": other.remedy} for other in others]
-        print(json.dumps({**found.as_json(), "alternatives": offered}))
+        print(json.dumps({**planned.as_json(), "alternatives": offered}))
     else:
-        print_plan(found, console())
+        print_plan(planned, console())
         for other in others:
             console().print(Text(f"instead: {other.text}; {other.remedy}"))
-    return Exit.FAILED if found.refusal else Exit.DONE
+    return Exit.FAILED if planned.refusal else Exit.DONE
 
 
-def _instead_of(engine: Engine, found: PlannedEngine) -> tuple[CheckResult, ...]:
+def _instead_of(engine: Engine, planned: PlannedEngine) -> tuple[CheckResult, ...]:
     """Other engines' offers in place of this plan; none if its speed is not modelled."""
-    machine, fits = found.inventory, found.memory is None or found.memory.fits is not False
-    tokens_s = engine.planning.speed(found.plan, machine) if fits and not found.refusal else 0.0
+    machine, fits = planned.inventory, planned.memory is None or planned.memory.fits is not False
+    tokens_s = engine.planning.speed(planned.plan, machine) if fits and not planned.refusal else 0.0
     if tokens_s is None:
         return ()
     return tuple(alternatives(engine, machine.model, machine.gpus, machine.host, tokens_s))
 
 
-def print_plan(found: PlannedEngine, console: Console) -> None:
+def print_plan(planned: PlannedEngine, console: Console) -> None:
     """Print the plan for people."""
     table = Table("setting", "value", "from", "why", box=None, pad_edge=False)
-    settings = {**found.plan.settings, **found.plan.env}
+    settings = {**planned.plan.settings, **planned.plan.env}
     for name, setting in settings.items():
-        value = shown_value(name, setting.value) if name in found.plan.env else setting.value
+        value = shown_value(name, setting.value) if name in planned.plan.env else setting.value
         text = (
             "-" if value is None else json.dumps(value) if isinstance(value, dict) else str(value)
         )
@@ -125,20 +123,20 @@ def print_plan(found: PlannedEngine, console: Console) -> None:
         table.add_row(Text(name, style), Text(text, style), setting.origin, Text(setting.reason))
     console.print(table, soft_wrap=False)
     console.print()
-    console.print(Text(shlex.join(found.command.shown), style="bold"))
-    if found.memory is not None:
+    console.print(Text(shlex.join(planned.command.shown), style="bold"))
+    if planned.memory is not None:
         console.print()
-        show_memory(found, found.memory, console)
-    for warning in found.plan.warnings:
+        show_memory(planned, planned.memory, console)
+    for warning in planned.plan.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
-    if found.refusal:
-        console.print(Text(f"the daemon would not start this plan: {found.refusal}", style="red"))
+    if planned.refusal:
+        console.print(Text(f"the daemon would not start this plan: {planned.refusal}", style="red"))
 
 
-def show_memory(found: PlannedEngine, memory: MemoryEstimate, console: Console) -> None:
+def show_memory(planned: PlannedEngine, memory: MemoryEstimate, console: Console) -> None:
     """Print the forecast: a bar per card, what fits, and what would make it fit."""
     if memory.parts:
-        _show_parts(found, memory, console)
+        _show_parts(planned, memory, console)
     elif memory.fits is None:
         console.print(Text(f"no forecast: {memory.reason}", style="yellow"))
     for conflict in memory.conflicts:
@@ -147,8 +145,8 @@ def show_memory(found: PlannedEngine, memory: MemoryEstimate, console: Console) 
         console.print(Text(f"  would help: {text}"))
 
 
-def _show_parts(found: PlannedEngine, memory: MemoryEstimate, console: Console) -> None:
-    gpus = found.cards
+def _show_parts(planned: PlannedEngine, memory: MemoryEstimate, console: Console) -> None:
+    gpus = planned.cards
     for rank in memory.ranks:
         console.print(Text(_place(rank)))
         if rank.cards:
@@ -159,7 +157,7 @@ def _show_parts(found: PlannedEngine, memory: MemoryEstimate, console: Console) 
             console.print(bar(gpu, memory))
         _print_legend(memory.parts, console, cards=bool(gpus))
     if memory.host_parts:
-        host = found.inventory.host
+        host = planned.inventory.host
         others = ("others", float(host.ram_mib - host.available_mib))
         console.print(_bar("RAM  ", (*memory.host_parts, others), host.ram_mib))
         _print_legend(memory.host_parts, console, cards=False)
@@ -185,7 +183,7 @@ def _place(rank: RankForecast) -> str:
     node = f" of {rank.node}" if rank.node else ""
     first, last = rank.layers
     layers = f"layers {first} to {last}" if last > first else f"layer {first}"
-    decides = "; it has the least room, which decides the cache of all stages"
+    decides = "; it has the least free memory, which decides the cache of all stages"
     return f"stage {rank.stage}{cards}{node}: {layers}{decides * rank.fullest}"
 
 
@@ -214,8 +212,8 @@ def _verdict(memory: MemoryEstimate) -> str:
     need = f"one whole request needs {memory.needed_mib / 1024:.2f} GiB"
     if memory.fits and not memory.needed_mib:
         return f"an encoder keeps no cache; the longest text is {memory.max_model_len} tokens"
-    if memory.no_room:
-        return f"{memory.no_room}; {need}"
+    if memory.shortage:
+        return f"{memory.shortage}; {need}"
     return (
         f"{memory.kv_mib / 1024:.2f} GiB of cache hold {memory.kv_tokens} tokens; {need};"
         f" the longest context is {memory.max_model_len}"
@@ -231,5 +229,6 @@ VERB = Verb(
     " could not start with it.",
     epilog="example: caovanctl plan /srv/models/Qwen3.6-27B-AWQ --mode fast",
     arguments=arguments,
+    json="print it as JSON",
     run=run,
 )

@@ -7,11 +7,9 @@ import sys
 
 from caovand.cli.common import waiting
 from caovand.cli.common.client import connect
-from caovand.cli.common.verb import Group, Verb
 
 
 def run(args: argparse.Namespace) -> int:
-    """reload."""
     with connect(args) as client:
         before = client.ask("status")
         answer = client.ask("reload")
@@ -27,10 +25,8 @@ def run(args: argparse.Namespace) -> int:
         return status
 
 
-VERB = Verb(
-    name="reload",
-    group=Group.CHANGE,
-    effects=True,
+VERB = waiting.change_verb(
+    "reload",
     help="reload the configuration; the engine restarts only if its plan changes",
     description="Read the configuration again. An invalid file changes nothing. The engine"
     " restarts only if its plan changes. If the new plan cannot start, the engine that serves is"
@@ -38,6 +34,5 @@ VERB = Verb(
     " stopping engine stays stopped and uses the new file at its next start. Exit status:"
     " 0 serving or stopped, 1 file or plan refused, 3 not serving.",
     epilog="example: sudoedit /etc/caovan.toml && sudo caovanctl reload",
-    arguments=waiting.arguments,
     run=run,
 )

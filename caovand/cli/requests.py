@@ -20,11 +20,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--failed", action="store_true", help="only those without a complete answer"
     )
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """requests."""
     if args.count < 1:
         raise CommandError(Exit.USAGE, f"cannot show {args.count} requests: use 1 or more")
     with connect(args) as client:
@@ -69,5 +67,6 @@ VERB = Verb(
     " kept.",
     epilog="examples: caovanctl requests; caovanctl requests --failed -n 100",
     arguments=arguments,
+    json="print it as JSON",
     run=run,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from caovand.cli.common import waiting
-from caovand.cli.common.verb import Group, Verb
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,14 +13,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """retry."""
     return waiting.change(args, "retry", **({"full": True} if args.full else {}))
 
 
-VERB = Verb(
-    name="retry",
-    group=Group.CHANGE,
-    effects=True,
+VERB = waiting.change_verb(
+    "retry",
     help="try again now; --full tries the full plan once",
     description="Try again now, from FAILED, HOLD or BACKOFF, or try a changed plan again that was"
     " refused while the previous one serves. With --full, try the full plan once; if it fails, the"

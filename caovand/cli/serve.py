@@ -46,11 +46,11 @@ MAX_SCRIPT_BYTES = 1 << 20
 SAFE_PATH_SINCE = (3, 11)
 """The first Python with PYTHONSAFEPATH, which also keeps the current folder out of child
 processes."""
-# Not `-m`: that would first search for modules in the current folder, which may be untrusted.
 WITHOUT_FOLDER = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; "
     "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
 )
+"""Not `-m`: that would first search for modules in the current folder, which may be untrusted."""
 ALL_ADDRESSES = "0.0.0.0"
 """The default address of `vllm serve`."""
 USAGE = "%(prog)s [--exec] MODEL [vLLM flags]"
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """serve: becomes the daemon or vLLM, so it only returns if it cannot start."""
+    """Become the daemon or vLLM; return only if neither can start."""
     words = [word for word in args.words if word != "--exec"]
     in_gguf = any(word.endswith(serve_words.SUFFIX) for word in words)
     engine, namer = (EngineSection(kind=serve_words.KIND), None) if in_gguf else _engine()
@@ -116,13 +116,13 @@ def run(args: argparse.Namespace) -> int:
     places = own_places(order)
     config = with_key_file(order, places.state)
     kept = None if unsupervised else saved_plan(places.state)
-    found = plan_for(config, machine.with_model(config), mode, kept, places.cache)
+    planned = plan_for(config, machine.with_model(config), mode, kept, places.cache)
     out = console(stderr=True)
-    print_plan(found, out)
+    print_plan(planned, out)
     if order.note:
         out.print(Text(order.note))
     if unsupervised:
-        become_engine(found, order)
+        become_engine(planned, order)
     become_daemon(order, out)
     return Exit.FAILED
 
@@ -144,12 +144,12 @@ def read(
     switches: Iterable[str] = (),
 ) -> ServeRequest:
     """The configuration that these words describe; raises CommandError if they name no model."""
-    found = command_line.read(words, known, switches)
+    typed = command_line.read(words, known, switches)
     try:
-        check_values(command_line.values(found))
+        check_values(command_line.values(typed))
     except Unplannable as problem:
         raise CommandError(Exit.USAGE, str(problem)) from None
-    model, rest = _split_model(found)
+    model, rest = _split_model(typed)
     flags = command_line.values(rest)
     port = flags.get("port", ServerSection().port)
     server = ServerSection(host=str(flags.get("host", ALL_ADDRESSES)), port=port)
@@ -170,14 +170,14 @@ def read(
 
 
 def _split_model(
-    found: tuple[command_line.Flag, ...],
+    flags: tuple[command_line.Flag, ...],
 ) -> tuple[str, tuple[command_line.Flag, ...]]:
     """The model, and the flags without it: the first word, `--model`, or any word that belongs to
     no flag."""
     for name in ("", "model"):
-        for flag in found:
+        for flag in flags:
             if flag.name == name:
-                return "".join(flag.texts), tuple(other for other in found if other is not flag)
+                return "".join(flag.texts), tuple(other for other in flags if other is not flag)
     raise CommandError(
         Exit.USAGE,
         "cannot tell which model to serve: none is named",
@@ -186,10 +186,8 @@ def _split_model(
 
 
 def _engine() -> tuple[EngineSection, Path | None]:
-    """The engine and the file that names it.
-
-    The engine is the system configuration's, the installed one, or that of `vllm` on PATH.
-    """
+    """Return the engine and the file that names it: the system configuration's engine, the
+    installed one, or the one of `vllm` on PATH."""
     engine = EngineSection()
     with suppress(CommandError):
         if SYSTEM_CONFIG.exists():
@@ -213,28 +211,28 @@ def _interpreter(script: Path) -> str | None:
     return None
 
 
-def become_engine(found: PlannedEngine, order: ServeRequest) -> None:
+def become_engine(planned: PlannedEngine, order: ServeRequest) -> None:
     """Replace this process with vLLM."""
-    if found.command.unlimited_stack:
+    if planned.command.unlimited_stack:
         hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
         resource.setrlimit(resource.RLIMIT_STACK, (hard, hard))
-    share_caches(found, own_places(order).cache)
+    share_caches(planned, own_places(order).cache)
     sys.stderr.flush()
-    argv = without_folder(found.command.argv)
-    own = trust.own_environ(os.environ)
-    own["PATH"] = processes.inherited_environ(own, argv[0])["PATH"]
-    env = {**own, **found.command.env, **order.secrets}
-    if _version(found) < SAFE_PATH_SINCE:
+    argv = without_folder(planned.command.argv)
+    environ = trust.own_environ(os.environ)
+    environ["PATH"] = processes.inherited_environ(environ, argv[0])["PATH"]
+    env = {**environ, **planned.command.env, **order.secrets}
+    if _version(planned) < SAFE_PATH_SINCE:
         # Its children would search for modules in the current folder, and nothing prevents that.
         os.chdir("/")
     os.execve(argv[0], argv, {**env, "PYTHONSAFEPATH": "1"})
 
 
-def share_caches(found: PlannedEngine, cache: Path) -> None:
+def share_caches(planned: PlannedEngine, cache: Path) -> None:
     """Let vLLM reuse what engines of other plans cached, unless other users could change the
     cache."""
     if trust.find_doubt(cache, (0, os.getuid()), groups=True) is None:
-        for place, folder in found.command.links:
+        for place, folder in planned.command.links:
             with suppress(OSError):  # vLLM then works it out anew
                 safe_files.link_to(Path(place), Path(folder))
 
@@ -245,8 +243,8 @@ def without_folder(argv: Sequence[str]) -> tuple[str, ...]:
     return (argv[0], "-c", WITHOUT_FOLDER.format(module=SERVE[1]), *argv[3:])
 
 
-def _version(found: PlannedEngine) -> tuple[int, ...]:
-    return version_numbers(found.inventory.engine.python_version)[:2]
+def _version(planned: PlannedEngine) -> tuple[int, ...]:
+    return version_numbers(planned.inventory.engine.python_version)[:2]
 
 
 def own_places(order: ServeRequest) -> Directories:

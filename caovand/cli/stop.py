@@ -8,11 +8,10 @@ import json
 from caovand.cli.common import waiting
 from caovand.cli.common.client import connect
 from caovand.cli.common.errors import CommandError, Exit
-from caovand.cli.common.verb import Group, Verb
 
 
 def run(args: argparse.Namespace) -> int:
-    """stop: done once the engine and all its processes are gone."""
+    """Succeed once the engine and all its processes have ended."""
     with connect(args) as client:
         answer = client.ask("stop")
         if args.no_wait:
@@ -30,12 +29,9 @@ def run(args: argparse.Namespace) -> int:
         )
 
 
-VERB = Verb(
-    name="stop",
-    group=Group.CHANGE,
-    effects=True,
+VERB = waiting.change_verb(
+    "stop",
     help="stop the engine; the daemon keeps running",
     epilog="example: caovanctl stop --no-wait",
-    arguments=waiting.arguments,
     run=run,
 )

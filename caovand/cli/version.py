@@ -11,12 +11,8 @@ from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.verb import Verb
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print them as JSON")
-
-
 def run(args: argparse.Namespace) -> int:
-    """version: ours, and the daemon's if one runs."""
+    """Show our version, and the daemon's if one runs."""
     try:
         with connect(args) as client:
             daemon = client.ask("version", answer_s=2.0)["version"]
@@ -34,6 +30,6 @@ VERB = Verb(
     help="show the versions of caovanctl and caovand",
     description="Show the versions of caovanctl and of the running caovand, if there is one.",
     epilog="example: caovanctl version --json | jq -r .caovand",
-    arguments=arguments,
+    json="print them as JSON",
     run=run,
 )

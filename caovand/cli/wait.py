@@ -24,13 +24,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     kind.add_argument("--serving", action="store_true", help="until it is serving (the default)")
     kind.add_argument("--settled", action="store_true", help="until nothing changes by itself")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="default 600")
-    parser.add_argument("--json", action="store_true", help="print the last status as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """wait."""
     until = "settled" if args.settled else "serving"
-    answer = _followed(args, until)
+    answer = _follow(args, until)
     if args.json:
         print(json.dumps(answer))
     if answer["state"] == "SERVING" or (args.settled and answer["reached"]):
@@ -44,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
-def _followed(args: argparse.Namespace, until: str) -> Mapping[str, Any]:
+def _follow(args: argparse.Namespace, until: str) -> Mapping[str, Any]:
     """Wait, also for a daemon that is not listening yet, and return the last status."""
     deadline = time.monotonic() + args.timeout
     shown = args.json
@@ -70,5 +68,6 @@ VERB = Verb(
     " if the engine is not serving in time, 4 if no daemon listens by then.",
     epilog="example: caovanctl wait --serving --timeout 600 && curl ...",
     arguments=arguments,
+    json="print the last status as JSON",
     run=run,
 )

@@ -14,6 +14,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def url_host(host: str) -> str:
+    """The host as a URL names it: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def split_address(listen: str) -> tuple[str, int]:
     """Split ADDRESS:PORT, such as 127.0.0.1:9400 or [::1]:9400; raises ValueError."""
     host, _, port = listen.rpartition(":")
@@ -21,6 +26,11 @@ def split_address(listen: str) -> tuple[str, int]:
     if not host.strip("[]") or not digits or not 0 < int(port) < 65536:
         raise ValueError(f'"{listen}" is not ADDRESS:PORT')
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def join_address(host: str, port: object) -> str:
+    """ADDRESS:PORT, as `split_address` reads it."""
+    return f"{url_host(host)}:{port}"
 
 
 def is_endpoint(listen: str) -> bool:

@@ -116,10 +116,10 @@ def require(reader: PartReader[T], holds: Callable[[T], object], fact: str) -> P
     otherwise."""
 
     def read(value: Any, part: str) -> T:
-        found = reader(value, part)
-        if not holds(found):
+        result = reader(value, part)
+        if not holds(result):
             raise BadDocument(part, fact)
-        return found
+        return result
 
     return read
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-# C0 and C1 controls, and Unicode's line separators and bidirectional controls.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""C0 and C1 controls, and Unicode's line separators and bidirectional controls."""
 _CONTROL_IN_LINES = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )

@@ -13,34 +13,33 @@ from typing import Any
 HIDDEN = "[secret]"
 MIN_SECRET_LENGTH = 6  # characters; shorter values occur within too many ordinary words
 
-# Parts of a name, between `_`, `-` and `.`, that make it secret in any position.
 _ANYWHERE = frozenset({"key", "token", "secret", "password", "passwd", "credential", "credentials"})
-# Only as the last part: SSH_AUTH_SOCK and pass_config are not secret.
+"""Parts of a name, between `_`, `-` and `.`, that make it secret in any position."""
 _LAST = frozenset({
     "auth", "authorization", "cookie", "cookies", "creds", "dsn", "jwt", "pass", "pat", "pwd",
     "secrets", "signature", "webhook",
 })  # fmt: skip
-# Also as a suffix of one word: WANDB_APIKEY, accessToken, dbpassword.
+"""Only as the last part: SSH_AUTH_SOCK and pass_config are not secret."""
 _KINDS: Mapping[str, tuple[str, ...]] = {
     "key": ("access", "account", "api", "auth", "encryption", "master", "priv", "private",
             "secret", "session", "shared", "signing"),
     "token": ("access", "api", "auth", "bearer", "hf", "refresh", "session"),
 }  # fmt: skip
+"""Also as a suffix of one word: WANDB_APIKEY, accessToken, dbpassword."""
 _GLUED = (
     "password", "passwd", "passphrase", "passcode", "secret", "credentials", "webhookurl",
     "connectionstring", *(kind + what for what, kinds in _KINDS.items() for kind in kinds),
 )  # fmt: skip
-# Tokens of a vocabulary, in the configurations of models and tokenizers.
 _PUBLIC = frozenset({
     "classifier_from_token", "audio_token", "bos_token", "cls_token", "eos_token", "image_token",
     "mask_token", "pad_token", "sep_token", "unk_token", "video_token",
 })  # fmt: skip
+"""Tokens of a vocabulary, in the configurations of models and tokenizers."""
 _GLUED_MANY = tuple(f"{one}s" for one in _GLUED)
 _PERCENT = re.compile(r"%[0-9A-F]{2}")
 _HOME = r"/home/[^/\s\"':]+"
 _BETWEEN = re.compile(r"[^A-Za-z0-9]+")
 
-# Tokens with a known prefix. A JWT begins with "eyJ", which is `{"` in Base64.
 _SECRET_TEXT = re.compile(
     r"\b(hf_|sk-|gh[pousr]_|github_pat_|gl(?:pat|dt|rt|cbt)-|xox[abceprs][-.]|xapp-|nvapi-|npm_"
     r"|pypi-)[A-Za-z0-9_-]{12,}(?:\.[\w.-]*)?"
@@ -48,17 +47,18 @@ _SECRET_TEXT = re.compile(
     r"|(?i:(authorization: *(?:(?:basic|bearer|digest|token) +)?|bearer +))[^\s'\",]{8,}"
     r"|(://[^\s/:@]*:)[^\s/@]+(?=@)"
 )
+"""Tokens with a known prefix. A JWT begins with "eyJ", which is `{"` in Base64."""
 # A name and the characters up to its value: `"a": `, `\"a\": `, `a='`, `--a `, `'--a', `.
 _NAMED = re.compile(
     r"(?<![\w.-])(?:(?P<flag>--[\w.-]+)(?:\\*[\"'])?(?:=|,\s*|\s+)"
     r"|(?P<name>[\w.-]+)(?P<quoted>\\*[\"'])?\s*(?P<sign>[:=])\s*)"
 )
-# Lines without any of these, nearly all lines, are not searched further.
 _HINTS_OF_TEXT = (
     "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "gldt-", "glrt-",
     "glcbt-", "xox", "xapp-", "nvapi-", "npm_", "pypi-", "akia", "asia", "aiza", "eyj", "auth",
     "bearer", "://",
 )  # fmt: skip
+"""Lines without any of these, nearly all lines, are not searched further."""
 _HINTS_OF_NAME = (
     "key", "token", "secret", "pass", "pwd", "cred", "auth", "cookie", "dsn", "jwt", "pat", "sig",
     "webhook", "connection",
@@ -153,20 +153,20 @@ _QUOTES: tuple[Callable[[str], str], ...] = (
 
 def escaped_forms(secrets: Iterable[str]) -> tuple[str, ...]:
     """Secrets as JSON, Python, shells and URLs escape them, up to twice; longest first."""
-    found: set[str] = set()
+    forms: set[str] = set()
     for secret in secrets:
         if not secret:
             continue
         once = {quote(secret) for quote in _QUOTES}
-        found |= {secret, *once, *(quote(text) for text in once for quote in _QUOTES)}
+        forms |= {secret, *once, *(quote(text) for text in once for quote in _QUOTES)}
         for safe in ("", "/"):
             for space in ("%20", "+"):
-                quoted = _quoted(secret, safe).replace("%20", space)
-                found |= {quoted, _PERCENT.sub(lambda m: m[0].lower(), quoted)}
-    return tuple(sorted(found, key=lambda text: (-len(text), text)))
+                quoted = _percent_encode(secret, safe).replace("%20", space)
+                forms |= {quoted, _PERCENT.sub(lambda m: m[0].lower(), quoted)}
+    return tuple(sorted(forms, key=lambda text: (-len(text), text)))
 
 
-def _quoted(text: str, safe: str) -> str:
+def _percent_encode(text: str, safe: str) -> str:
     """Percent-encode everything except letters, digits, `_.-~` and `safe`."""
     plain = "_.-~" + safe
     return "".join(
@@ -183,7 +183,7 @@ def hide_in(
 
     def hidden(value: Any) -> Any:
         if isinstance(value, str):
-            text = _hidden(value, known, mark)
+            text = _hide(value, known, mark)
             too_long = max_length is not None and len(text) > max_length
             return text[:max_length] + "..." if too_long else text
         if isinstance(value, Mapping):
@@ -201,10 +201,10 @@ def hide_in(
 def hide(text: str, secrets: Iterable[str] = (), mark: str = HIDDEN) -> str:
     """Redact these secrets in a text, and anything that looks like a secret or has a secret
     name."""
-    return _hidden(text, escaped_forms(secrets), mark)
+    return _hide(text, escaped_forms(secrets), mark)
 
 
-def _hidden(text: str, known: Iterable[str], mark: str) -> str:
+def _hide(text: str, known: Iterable[str], mark: str) -> str:
     for form in known:
         text = text.replace(form, mark)
     return "\n".join(_line(line, mark) for line in text.split("\n"))
@@ -222,12 +222,12 @@ def _line(line: str, mark: str) -> str:
 def _without_named(line: str, mark: str) -> Iterator[str]:
     """Pieces of a line, with values of secret names hidden."""
     shown = at = 0
-    while found := _NAMED.search(line, at):
-        at = found.end()
-        for begin, end, number in _values(line, found):
-            name = found["flag"] or found["name"]
+    while match := _NAMED.search(line, at):
+        at = match.end()
+        for begin, end, number in _values(line, match):
+            name = match["flag"] or match["name"]
             secret = is_secret_entry(name, 1 if number else "text")
-            if not (secret or _signs(line, found)) or line[begin:end] == mark:
+            if not (secret or _signs(line, match)) or line[begin:end] == mark:
                 break
             if begin == end:
                 continue
@@ -236,11 +236,11 @@ def _without_named(line: str, mark: str) -> Iterator[str]:
     yield line[shown:]
 
 
-def _values(line: str, found: re.Match[str]) -> Iterator[tuple[int, int, bool]]:
+def _values(line: str, match: re.Match[str]) -> Iterator[tuple[int, int, bool]]:
     """Spans of the values after a name, and whether each is a number."""
-    at = found.end()
+    at = match.end()
     opening = _OPENING.match(line, at)
-    if found["sign"] == ":" and not found["quoted"] and found["name"].lower() in _COOKIES:
+    if match["sign"] == ":" and not match["quoted"] and match["name"].lower() in _COOKIES:
         yield at, len(line), False
     elif line[at : at + 1] in ("[", "("):
         at += 1
@@ -253,35 +253,35 @@ def _values(line: str, found: re.Match[str]) -> Iterator[tuple[int, int, bool]]:
         yield opening.end(), _end_of_string(line, opening), False
     elif number := _NUMBER.match(line, at):
         # `--token 4711` and `KEY=0123abcd` are words like any other.
-        word = _WORD.match(line, at) if _takes_words(line, found) else None
+        word = _WORD.match(line, at) if _takes_words(line, match) else None
         end = word.end() if word else number.end()
         yield at, max(end, number.end()), word is None
-    elif _takes_words(line, found) and (word := _WORD.match(line, at)):
+    elif _takes_words(line, match) and (word := _WORD.match(line, at)):
         yield at, word.end(), False
 
 
-def _takes_words(line: str, found: re.Match[str]) -> bool:
+def _takes_words(line: str, match: re.Match[str]) -> bool:
     """Whether an unquoted value counts.
 
     It does after a flag, a variable, a URL parameter, or a header such as `X-Api-Key: `.
     """
-    if found["flag"]:
+    if match["flag"]:
         return True
-    name = found["name"]
-    if found["sign"] == ":":
-        return "-" in name and not found["quoted"]
+    name = match["name"]
+    if match["sign"] == ":":
+        return "-" in name and not match["quoted"]
     telling = name.isupper() or "".join(_parts(name)).endswith(_GLUED)
-    return telling or _is_parameter(line, found)
+    return telling or _is_parameter(line, match)
 
 
-def _is_parameter(line: str, found: re.Match[str]) -> bool:
+def _is_parameter(line: str, match: re.Match[str]) -> bool:
     """Whether the name is a URL parameter's."""
-    return found["sign"] == "=" and line[max(found.start() - 1, 0) : found.start()] in ("?", "&")
+    return match["sign"] == "=" and line[max(match.start() - 1, 0) : match.start()] in ("?", "&")
 
 
-def _signs(line: str, found: re.Match[str]) -> bool:
+def _signs(line: str, match: re.Match[str]) -> bool:
     """Whether this is the signature in an Azure URL."""
-    return found["name"] == "sig" and _is_parameter(line, found)
+    return match["name"] == "sig" and _is_parameter(line, match)
 
 
 def _end_of_string(line: str, opening: re.Match[str]) -> int:

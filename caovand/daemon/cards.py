@@ -72,7 +72,7 @@ class CardUsage:
             return ""
         mine = [gpu for gpu in before if gpu.index in self.used]
         users = occupancy.taken_since(mine, now, self.ours)
-        self._others = {**self._others, **{(one.card, one.pid): one.mib for one in users}}
+        self._others = {**self._others, **{(user.card, user.pid): user.mib for user in users}}
         return ", ".join(map(str, users))
 
     def take(self, samples: Sequence[GpuSample]) -> None:
@@ -121,7 +121,7 @@ class Cards:
     def latest(self) -> dict[int, GpuSample]:
         """Each card's last sample; none if the driver has stopped responding."""
         oldest = time.monotonic() - self._stale_s
-        return {index: one for index, one in self._latest.items() if one.at > oldest}
+        return {index: sample for index, sample in self._latest.items() if sample.at > oldest}
 
     def recent(self, now: float) -> dict[str, Any]:
         """The readings of the last minutes, as lists."""

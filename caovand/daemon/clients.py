@@ -32,11 +32,11 @@ SILENT_S = 1.0
 LOOK_S = 0.2
 NO_REQUESTS: Mapping[str, int] = {"waiting": 0, "at_engine": 0}
 EXTRA_DIVISOR = 8
-"""One request more at the engine for so many that it serves at a time."""
+"""The engine gets one extra request for each this many that it serves at a time."""
 
 
 class ClientsSlot(Protocol):
-    """What a slot's clients need of its machine and its engine."""
+    """The parts of a slot that its clients need."""
 
     @property
     def config(self) -> Config:
@@ -56,13 +56,13 @@ class ClientsSlot(Protocol):
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where the engine listens; None if there is none."""
+        """The address at which the engine listens; None if there is none."""
 
     def client_key(self) -> str:
         """The key that clients must send, "" for none. Raises ConfigError if it is unknown."""
 
     def keep_alive_s(self) -> float:
-        """How long the engine keeps an idle connection open, 0 if unknown."""
+        """The time for which the engine keeps an idle connection open; 0 if unknown."""
 
     def reading_rate(self) -> float | None:
         """Tokens per second at which the engine reads long prompts; None without a measurement."""
@@ -91,8 +91,7 @@ class Clients:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Counts of the requests that wait and that the engine has; zero once the gateway has
-        exited."""
+        """Counts of requests waiting and at the engine; both zero once the gateway has exited."""
         return NO_REQUESTS if self._silent else self._counts
 
     @property
@@ -209,7 +208,7 @@ class Clients:
         elif action.grace_s == 0:
             self._drained_by = float("-inf")
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait until the engine has no answers in progress, up to the drain's limit."""
         seq = self._document()["seq"]
         while self._drains and now() < self._drained_by:

@@ -46,15 +46,15 @@ class Keys:
     def _read(self) -> tuple[ClientKey, ...] | None:
         path = self._state / KEYS
         try:
-            found = keys.from_document(state_file.read(path))
+            stored = keys.from_document(state_file.read(path))
         except FileNotFoundError:
             return None
         except (OSError, state_file.Unusable):
-            found = None
-        if found is None:
+            stored = None
+        if stored is None:
             text = f"cannot read {path}: the gateway refuses every key; restore or remove the file"
             self._notice("failure", text)
-        return found or ()
+        return stored or ()
 
     def for_gateway(self) -> list[dict[str, Any]] | None:
         """The keys that clients may send; None if they need none."""
@@ -66,13 +66,13 @@ class Keys:
         counts = self._usage.get(day, {})
         return {"day": day, "tokens": {name: n[1] + n[2] for name, n in counts.items()}}
 
-    def add(self, wanted: ClientKey) -> str:
+    def add(self, requested: ClientKey) -> str:
         """Add a key and return its secret, which is shown only once; raises ProblemError or
         OSError."""
         there = self._keys or ()
-        keys.check_new_key(wanted, [key.name for key in there])
+        keys.check_new_key(requested, [key.name for key in there])
         secret = keys.PREFIX + secrets.token_urlsafe(SECRET_BYTES)
-        self._keep((*there, replace(wanted, digest=keys.digest_of(secret))))
+        self._keep((*there, replace(requested, digest=keys.digest_of(secret))))
         return secret
 
     def revoke(self, name: str) -> None:
@@ -86,9 +86,9 @@ class Keys:
             )
         self._keep(left)
 
-    def _keep(self, wanted: tuple[ClientKey, ...]) -> None:
-        state_file.write(self._state / KEYS, keys.to_document(wanted))
-        self._keys = wanted
+    def _keep(self, client_keys: tuple[ClientKey, ...]) -> None:
+        state_file.write(self._state / KEYS, keys.to_document(client_keys))
+        self._keys = client_keys
         self._changed()
 
     # -- usage ------------------------------------------------------------------------------
@@ -140,22 +140,22 @@ def _date(day: int) -> str:
 
 def _usage(document: Any) -> dict[int, Counts]:
     """Parse the usage file; a damaged one counts as empty."""
-    found: dict[int, Counts] = {}
+    usage: dict[int, Counts] = {}
     try:
         for day, counts in document.items():
-            found[int(day)] = {str(name): [int(n) for n in row] for name, row in counts.items()}
+            usage[int(day)] = {str(name): [int(n) for n in row] for name, row in counts.items()}
     except (AttributeError, TypeError, ValueError):
         return {}
-    rows = [row for day in found.values() for row in day.values()]
-    usable = all(len(row) == 3 for row in rows) and all(0 <= day <= MAX_DAY for day in found)
-    return found if usable else {}
+    rows = [row for day in usage.values() for row in day.values()]
+    usable = all(len(row) == 3 for row in rows) and all(0 <= day <= MAX_DAY for day in usage)
+    return usage if usable else {}
 
 
 def requested_key(args: Mapping[str, Any]) -> ClientKey:
     """The key that a request asks for; raises ProblemError if an argument has the wrong type."""
-    found = keys.from_document([{"digest": "", "models": [], **args}])
-    if found is None:
+    requested = keys.from_document([{"digest": "", "models": [], **args}])
+    if requested is None:
         raise ProblemError(
             "add the key", "an argument is of a wrong type", "`caovanctl key add -h`"
         )
-    return found[0]
+    return requested[0]

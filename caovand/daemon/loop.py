@@ -99,8 +99,8 @@ class Supervisor:
         self.gateway = ServerSupervisor(
             GATEWAY, directories.runtime, environ, self.notice, listeners
         )
-        for name, own in configs.items():
-            self.slots[name] = Slot(name, own, self._shared)
+        for name, slot_config in configs.items():
+            self.slots[name] = Slot(name, slot_config, self._shared)
         self._shown = self.one_line
 
     # -- the loop ---------------------------------------------------------------------------
@@ -149,8 +149,8 @@ class Supervisor:
         have none.
         """
         server = {PAGE.name: self.page, GATEWAY.name: self.gateway}.get(name)
-        own = server.describe() if server else None
-        return (own is not None and pid == own["pid"]) or not processes.descends(pid)
+        described = server.describe() if server else None
+        return (described is not None and pid == described["pid"]) or not processes.descends(pid)
 
     def _poll_s(self) -> float:
         """Seconds between polls: the least patient slot needs several before it sends a test."""
@@ -215,9 +215,9 @@ class Supervisor:
         if names:
             self.notice("noticed", f"not applied until caovan restarts: {', '.join(names)}")
         self.settle_servers()
-        for name, own in slots_of(config).items():
+        for name, slot_config in slots_of(config).items():
             if name in self.slots:
-                self.slots[name].reconfigure(own)
+                self.slots[name].reconfigure(slot_config)
         return names
 
     def settle_servers(self) -> None:

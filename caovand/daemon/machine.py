@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from caovand.core.config.schema import Config, Mode
 from caovand.core.engine.record import Engine
 from caovand.core.lifecycle.events import LifecycleEvent
 from caovand.core.lifecycle.state import Snapshot
-from caovand.daemon.cluster.part import Part
 
 
 class Machine(Protocol):
@@ -22,10 +22,6 @@ class Machine(Protocol):
     @property
     def engine(self) -> Engine:
         """The kind of engine."""
-
-    @property
-    def part(self) -> Part:
-        """The slot's role in a cluster."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -44,3 +40,17 @@ class Machine(Protocol):
 
     def apply_operator_event(self, event: LifecycleEvent) -> None:
         """Apply an event that the operator requested."""
+
+
+@dataclass(frozen=True)
+class SlotHooks:
+    """A slot's part in the life of its engine."""
+
+    at_engine: Callable[[], int]
+    """The number of the gateway's requests at the engine."""
+    before_kill: Callable[[], Awaitable[None]]
+    """Returns when the engine may be ended."""
+    hurry: Callable[[], bool]
+    """Whether the end must not wait for the cards' memory."""
+    after_end: Callable[[bool], Awaitable[None]]
+    """Returns when the next engine may start; receives whether processes outlived KILL."""

@@ -33,10 +33,10 @@ class MemoryFreed:
         if new or before is None or is_busy(before, latest, serving.probed_at):
             self._busy_at = latest.at
         plan = serving.plan
-        room = (
+        freed = (
             others_mib is not None
             and plan.degraded
             and has_memory_again(plan.others_mib, others_mib)
         )
         settled = serving.stable and not serving.replanning
-        return room and settled and latest.at - self._busy_at >= quiet_s
+        return freed and settled and latest.at - self._busy_at >= quiet_s

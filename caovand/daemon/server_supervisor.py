@@ -18,9 +18,9 @@ from typing import Any
 
 from caovand.adapters.confinement.popen import Confinement
 from caovand.adapters.servers.listening import Listeners
-from caovand.adapters.servers.server_process import READY, ServerKind, ServerProcess
+from caovand.adapters.servers.server_process import READY, ServerCommand, ServerKind, ServerProcess
 from caovand.core import limits
-from caovand.core.addresses import split_address
+from caovand.core.addresses import join_address, split_address
 from caovand.core.lifecycle.backoff import delay
 
 STABLE_S = 60.0
@@ -71,8 +71,8 @@ class ServerSupervisor:
         `confinement` what it may access from its next start on.
         """
         self._confinement = confinement
-        wanted = (listen, tuple(words), secret)
-        if wanted == self._wanted and self._ready_at is not None:
+        settings = (listen, tuple(words), secret)
+        if settings == self._wanted and self._ready_at is not None:
             return
         self._end()
         if listen != self._listen:
@@ -80,7 +80,7 @@ class ServerSupervisor:
         if not listen:
             self._listeners.forget(self.kind.name)
         self._listen, self._words = listen, ("--listen", listen, *words)
-        self._wanted, self.problem, self._attempts = wanted, "", 0
+        self._wanted, self.problem, self._attempts = settings, "", 0
         if listen:
             self._try()
 
@@ -120,21 +120,15 @@ class ServerSupervisor:
         except OSError as problem:
             # Python's message repeats the address; a resolver's error numbers are negative.
             number = problem.errno or 0
-            why = os.strerror(number) if number > 0 else problem.strerror or str(problem)
+            reason = os.strerror(number) if number > 0 else problem.strerror or str(problem)
             remedy = f"set another [{self.kind.name}] listen"
-            self._failed(f"cannot serve {self.kind.title}: {self._listen}: {why}; {remedy}")
+            self._failed(f"cannot serve {self.kind.title}: {self._listen}: {reason}; {remedy}")
             return
         try:
-            self._process = self._start(
-                self.kind,
-                self._words,
-                self._listener,
-                self._runtime,
-                self._environ,
-                self._on_line,
-                self._on_end,
-                self._confinement,
+            command = ServerCommand(
+                self.kind, self._words, self._runtime, self._environ, self._confinement
             )
+            self._process = self._start(command, self._listener, self._on_line, self._on_end)
         except OSError as problem:
             fact = limits.limit_reached(problem) or problem.strerror or str(problem)
             self._failed(f"cannot start {self.kind.title}'s process: {fact}; {REMEDY}")
@@ -171,8 +165,7 @@ class ServerSupervisor:
 
 def url(listen: str) -> str:
     """The URL for clients."""
-    host, port = split_address(listen)
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    return f"http://{join_address(*split_address(listen))}/"
 
 
 def _named(status: int) -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from caovand import __version__
 from caovand.adapters.child import Engines
 from caovand.adapters.files.directories import Directories
 from caovand.adapters.log import Echo
+from caovand.adapters.privileges import engine_user
+from caovand.core.reporting.status import DaemonFacts
 from caovand.daemon.cards import Cards
 from caovand.daemon.kernel import KernelLines
 from caovand.daemon.keys import Keys
@@ -68,6 +72,22 @@ class Shared:
     def label(self, name: str) -> str:
         """Prefix for messages of the slot `name`; "" if it is the only one."""
         return f"{name}: " if self.several else ""
+
+    def describe(self) -> DaemonFacts:
+        """Describe the daemon for its status."""
+        user = engine_user.current()
+        return DaemonFacts(
+            version=__version__,
+            pid=os.getpid(),
+            config=str(self.config_path),
+            cache=str(self.directories.cache),
+            engine_user=user.name if user else "",
+            own_user=engine_user.why_none(),
+        )
+
+    def warnings(self) -> tuple[str, ...]:
+        """Shortages of the daemon, such as disk space; empty strings for what is not short."""
+        return (self.shortage.text, *self.unwritten.texts.values(), self.history.text)
 
     def attempt(self, doing: str, work: Awaitable[None]) -> None:
         """Start recurring work; if resources are short, it waits for its next turn."""

@@ -6,18 +6,16 @@ Blocking work (probes, HTTP) runs in threads and returns as an event. `core` mak
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from caovand import __version__
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.adapters.files import config_file
+from caovand.adapters.files.directories import Directories
 from caovand.adapters.network.http import Endpoint
-from caovand.adapters.privileges import engine_user
 from caovand.core.config.schema import Config, Mode
 from caovand.core.facts import occupancy
 from caovand.core.figures.memory import by_card
@@ -33,9 +31,9 @@ from caovand.core.reporting import status
 from caovand.daemon import tuning
 from caovand.daemon.clients import Clients
 from caovand.daemon.cluster.roles import part_of
-from caovand.daemon.cluster_slot import ClusterSlot
 from caovand.daemon.engine.figures import SlotFigures
 from caovand.daemon.engine.run import EngineRun
+from caovand.daemon.machine import SlotHooks
 from caovand.daemon.memory_freed import MemoryFreed
 from caovand.daemon.records.failure_records import FailureRecords
 from caovand.daemon.records.history import History
@@ -69,7 +67,7 @@ class Slot:
             self._mark,
             shared.log.warning,
         )
-        self._planner = SlotPlanner(
+        self.planner = SlotPlanner(
             self.engine,
             shared.directories,
             shared.environ,
@@ -79,17 +77,23 @@ class Slot:
         )
         self.figures = SlotFigures()
         self.run = EngineRun(
-            self, name, shared, self.figures, self._memory.answers, self._at_engine
+            self,
+            name,
+            shared,
+            self.figures,
+            self._memory.answers,
+            SlotHooks(
+                at_engine=self._at_engine,
+                before_kill=self._before_kill,
+                hurry=self._quits,
+                after_end=self._after_end,
+            ),
         )
         self.failures = FailureRecords(
-            self, self._planner, self.run, self.incidents, self._mark, shared
+            self, self.planner, self.run, self.incidents, self._mark, shared
         )
-        self._inspector = Inspector(self, self._planner, self.run, self._memory.modes, shared.tasks)
-        places = shared.directories
-        self.part = part_of(
-            ClusterSlot(self, self._planner, self.run, self.figures, self.failures, places)
-        )
-        self.run.part = self.part
+        self._inspector = Inspector(self, self.planner, self.run, self._memory.modes, shared.tasks)
+        self.part = part_of(self)
         self.clients = Clients(self, self._memory.starts, shared.keys, shared.changes)
         self._memory_freed = MemoryFreed()
         self._revision = 0
@@ -129,14 +133,14 @@ class Slot:
         elsewhere = self.part.judge(finding)
         if elsewhere is not None:
             return elsewhere
-        used = self._planner.used(self.config)
+        used = self.planner.used_memory(self.config)
         others = occupancy.maxima(used, self.run.cards.others())
         good = self._memory.plans.take_fallback()
         if good is not None:
             # Unless more memory becomes free, the full plan would fail again.
             good = replace(good, others_mib=others if good.others_mib else {})
-            return Decision("lower", good, text="back to the plan that served")
-        healing, conflicts = self.engine.healing, self._planner.conflicts
+            return Decision("degrade", good, text="back to the plan that served")
+        healing, conflicts = self.engine.healing, self.planner.conflicts
         rules = ladder.rules_of(healing, self.config.policy, conflicts, others)
         return self._tuner.after(plan, ladder.decide(plan, finding, repeats, rules))
 
@@ -144,31 +148,29 @@ class Slot:
         if isinstance(action, Inspect):
             self._inspector.begin(action)
         elif isinstance(action, Spawn):
-            prepared = self._planner.prepared
+            prepared = self.planner.prepared
             assert prepared is not None
-            self.run.start(action, self.config, prepared, self._cards)
+            self.run.start(action, self.config, prepared, self._cards, self.part)
         elif isinstance(action, EndChild):
             # It would end the processes in the ledger, which may be the next child's.
             if not (self.run.ending and self.run.child):
                 self._inspector.cancel()
             self.clients.ends(action, again=self.run.ending)
-            self.run.end(action, self._before_kill, self._quits)
+            self.run.end(action)
         elif isinstance(action, Quit):
             self.quit = True
             self._shared.changes.wake()
 
-    def _at_engine(self) -> int:
-        return self.clients.counts["at_engine"]
-
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where the engine listens; None if there is none."""
+        """The address at which the engine listens; None if there is none."""
         return self.run.endpoint
 
     def keep_alive_s(self) -> float:
-        """How long the engine keeps an idle connection open, 0 if each request needs its own."""
-        own = dict(self.config.engine.env)
-        return self.engine.api.keeps_alive_s(own, self._shared.environ)
+        """The time for which the engine keeps an idle connection open; 0 if each request needs its
+        own."""
+        env = dict(self.config.engine.env)
+        return self.engine.api.keeps_alive_s(env, self._shared.environ)
 
     def client_key(self) -> str:
         """The key that clients must send, "" for none. Raises ConfigError if it is unknown."""
@@ -183,17 +185,23 @@ class Slot:
         """Record the requests that have ended the last engine."""
         self.failures.blame(requests)
 
+    def _at_engine(self) -> int:
+        return self.clients.counts["at_engine"]
+
     def _quits(self) -> bool:
         """Whether the daemon quits: it starts no other engine, and waits for no free memory."""
         return self.snapshot.quitting
 
+    async def _after_end(self, left: bool) -> None:
+        await self.part.ended(left=left)
+
     async def _before_kill(self) -> None:
-        await self.clients.drained()
+        await self.clients.drain()
         await self.failures.recorder.before_kill()
 
     @property
     def _cards(self) -> frozenset[int]:
-        return self._planner.cards(self.config)
+        return self.planner.cards(self.config)
 
     # -- what the operator does -------------------------------------------------------------
 
@@ -254,6 +262,11 @@ class Slot:
         return self._shared.history
 
     @property
+    def directories(self) -> Directories:
+        """The daemon's folders."""
+        return self._shared.directories
+
+    @property
     def environ(self) -> Mapping[str, str]:
         """The daemon's environment."""
         return self._shared.environ
@@ -264,38 +277,24 @@ class Slot:
 
     def describe(self) -> dict[str, Any]:
         """The status document."""
-        child, reported = self.run.child, self.run.reported
-        memory = by_card(self.run.samples(), self.run.cards.ours, self.run.forecast, reported)
-        shortage, unwritten = self._shared.shortage.text, self._shared.unwritten.texts.values()
-        history = self._shared.history.text
-        lacks = (shortage, *unwritten, history, child.unrecorded if child else "")
-        user = engine_user.current()
+        engine, shared = self.run.describe(), self._shared
+        memory = by_card(self.run.samples(), self.run.cards.ours, engine.forecast, engine.reported)
         facts = status.SlotFacts(
-            version=__version__,
-            pid=os.getpid(),
+            daemon=shared.describe(),
+            engine=engine,
             mode=self.mode[0],
             mode_origin=self.mode[1],
-            engine_mode=self.run.mode if child else "",
-            config_path=str(self._shared.config_path),
-            cache_path=str(self._shared.directories.cache),
-            engine_user=user.name if user else "",
-            own_user=engine_user.why_none(),
-            engine_pid=child.pid if child else None,
-            reported=reported,
             figures={
                 **self.figures.describe(),
-                "memory": memory if child else [],
+                "memory": memory if engine.pid is not None else [],
                 "tuning": self._tuner.describe(),
             },
             revision=self._revision,
-            gpus=tuple(self._shared.cards.latest.values()),
-            forecast=self.run.forecast,
+            gpus=tuple(shared.cards.latest.values()),
             degraded_since=self._memory.plans.since,
             failed=dict(self._failed),
-            log_bytes_lost=self.run.file.lost_bytes,
             start=self._memory.starts.describe(),
-            warnings=tuple(filter(None, lacks)),
-            phases=self.engine.log.phases,
+            warnings=tuple(filter(None, shared.warnings())),
         )
         return status.describe(self.snapshot, facts, now())
 
@@ -318,9 +317,9 @@ class Slot:
 
     def _announce(self, before: Snapshot, after: Snapshot) -> None:
         if after.state is State.SERVING and before.deadline and after.deadline is None:
-            self._memory.keep_plan(after, self._planner.prepared, self.run.mode)
+            self._memory.keep_plan(after, self.planner.prepared, self.run.mode)
         if after.state is State.SERVING and before.state is not State.SERVING:
-            self._planner.served()
+            self.planner.record_served()
         if after.plan is not before.plan:
             self._memory.plans.date(after.plan)
         news = announcement(before, after)

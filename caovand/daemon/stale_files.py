@@ -49,7 +49,7 @@ class StaleFileCleaner:
         """Record which files the engine uses."""
         if child is None or (self._scanning is not None and not self._scanning.done()):
             return
-        pids = [process.pid for process in child.look()]
+        pids = [process.pid for process in child.refresh()]
         self._scanning = asyncio.ensure_future(asyncio.to_thread(self._files.look, pids))
         await _in_time(self._scanning)
 

@@ -18,7 +18,7 @@ from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.tuning import moves
-from caovand.core.tuning.evidence import MAX_DEPTH, context_after, measured
+from caovand.core.tuning.evidence import MAX_DEPTH, context_after, measure_steps
 from caovand.core.tuning.moves import Moment, Suggestion
 from caovand.core.tuning.planning import depth_for, may_tune
 from caovand.core.tuning.record import MAX_MOVES, TuningRecord, begin, from_document, to_document
@@ -99,7 +99,7 @@ class DraftTuner:
             return decision
         self._give_up(record, record.failed(wall_clock.now()), "failed on trial")
         text = f"drafting depth {record.depth} failed on trial: back to {record.home}"
-        return Decision("lower", text=text)
+        return Decision("degrade", text=text)
 
     def failed(self) -> None:
         """Note a failure: no move follows for a while, not even after the daemon restarts."""
@@ -145,10 +145,10 @@ class DraftTuner:
         plan, basis = serving.plan, serving.plan.step_time_key
         record = self._records.get(basis) or begin(basis, plan.mtp)
         earlier, self._context = self._context, context_after(self._context, before, latest)
-        found = measured(before, latest, earlier, self._context)
-        if found is None or plan.mtp > MAX_DEPTH:
+        measurement = measure_steps(before, latest, earlier, self._context)
+        if measurement is None or plan.mtp > MAX_DEPTH:
             return record
-        band, seen = found
+        band, seen = measurement
         warm, self._warm = self._warm, self._warm + seen.steps
         if warm < WARM_STEPS:
             return record
@@ -166,8 +166,8 @@ class DraftTuner:
                 record = replace(record, own=plan.mtp, depth=plan.mtp, home=plan.mtp)
                 self._records[record.basis] = record
             elif record.trying:
-                why = "cannot be planned without less context or fewer requests"
-                self._give_up(record, record.unplanned(), why)
+                reason = "cannot be planned without less context or fewer requests"
+                self._give_up(record, record.refuse_unplanned(), reason)
                 return False
             else:
                 self._show(record, plan)
@@ -205,20 +205,26 @@ class DraftTuner:
         self._mark("tune", f"depth {record.depth}{' on trial' if record.trying else ''}")
         return True
 
-    def _give_up(self, record: TuningRecord, after: TuningRecord, why: str) -> None:
-        text = f"drafting depth {record.depth} {why}: back to {record.home}, it is not tried again"
+    def _give_up(self, record: TuningRecord, after: TuningRecord, reason: str) -> None:
+        text = (
+            f"drafting depth {record.depth} {reason}: back to {record.home}, it is not tried again"
+        )
         self._records = {**self._records, record.basis: after}  # even on a full disk
         if not self._decide(after, text):
             self._notice("tune", text)
 
     def _show(self, record: TuningRecord, plan: Plan) -> None:
         """Suggest a depth; the operator's own depth is only measured."""
-        found = moves.suggestion(record, plan.mtp) if plan.policy_drafts else None
+        suggestion = moves.suggestion(record, plan.mtp) if plan.policy_drafts else None
         waits = moves.awaited_evidence(record, plan.mtp) if plan.policy_drafts else ""
-        self._found, self._text = found, found.text if found else waits
-        if found and self.policy.tune == "suggest" and (found.depth, found.best) != self._shown:
-            self._shown = (found.depth, found.best)
-            self._notice("tune", found.text)
+        self._found, self._text = suggestion, suggestion.text if suggestion else waits
+        if (
+            suggestion
+            and self.policy.tune == "suggest"
+            and (suggestion.depth, suggestion.best) != self._shown
+        ):
+            self._shown = (suggestion.depth, suggestion.best)
+            self._notice("tune", suggestion.text)
 
     def _save(self) -> bool:
         """Save the records; return True on success."""

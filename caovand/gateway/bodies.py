@@ -1,4 +1,4 @@
-"""Read the fields of bodies in pieces, few of them in a turn of the event loop.
+"""Read the fields of bodies in pieces, a few per turn of the event loop.
 
 Bodies with millions of brackets, however many come at once, halt nobody.
 """
@@ -22,9 +22,9 @@ class BodyReader:
 
     async def read(self, body: bytes) -> Fields:
         """The fields of a body."""
-        for found in fields(body):
-            if found is not None:
-                return found
+        for result in fields(body):
+            if result is not None:
+                return result
             turn = asyncio.get_running_loop().create_future()
             self._pieces.add(turn)
             await turn

@@ -21,14 +21,18 @@ OURS_TO_ENGINE = HOP_BY_HOP | {"host", "content-length", "authorization", "x-api
 
 @dataclass(frozen=True)
 class Call:
-    """A client's request; `target` is its path with the query, unchanged, and `defaults` are those
-    of its key."""
+    """A client's request.
+
+    `target` is its path with the query, unchanged; `digest` identifies it if the same request is
+    sent again; `defaults` are those of its key.
+    """
 
     method: str
     path: str
     target: str
     headers: Mapping[str, str]
     body: bytes
+    digest: bytes
     fields: Fields
     form: Form
     defaults: Defaults

@@ -1,4 +1,4 @@
-"""Limit what connections may use up, and notice at once when a client disconnects.
+"""Limit the resources of connections, and notice at once when a client disconnects.
 
 A request's header must arrive within `head_s`. Data that follows a request while it is answered is
 kept up to AHEAD_BYTES, since the library would parse any number of requests ahead. If all seats are
@@ -43,8 +43,8 @@ class InTurns(Generic[T]):
         self._due = False
 
     def add(self, item: T) -> None:
-        """Do the work for this item after that for all earlier ones: at once if this turn allows
-        it, which spares a request a turn."""
+        """Do the work for this item after all earlier items: at once if this turn allows it, which
+        saves a request a turn."""
         self._schedule()
         if self._items or not self._left:
             self._items.append(item)
@@ -67,25 +67,23 @@ class InTurns(Generic[T]):
 
 
 class Connections:
-    """All connections; `make` creates the protocol behind each, and `limits` returns what holds
-    now. `marks` has for each what its client gets if this process dies.
+    """All connections; `limits` returns the current limits. `marks` has for each connection what
+    its client gets if this process dies.
     """
 
-    def __init__(
-        self, make: Callable[[], Protocol], limits: Callable[[], ConnectionLimits], marks: Marks
-    ) -> None:
+    def __init__(self, limits: Callable[[], ConnectionLimits], marks: Marks) -> None:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Each may need another one, to the engine.
         self._seats = descriptors // 2 - SPARE_DESCRIPTORS
-        self._make, self._limits, self.marks = make, limits, marks
+        self._limits, self.marks = limits, marks
         self._open: dict[Transport, _Connection] = {}
         self._idle: dict[Transport, asyncio.TimerHandle] = {}
         self._abandoning = InTurns(_Connection.abandon, CANCELLED_AT_ONCE)
         self._beginning = InTurns(_Connection.begin, BEGUN_AT_ONCE)
 
-    def __call__(self) -> Protocol:
-        """The protocol of a new connection."""
-        return _Connection(self, self._make)
+    def connection(self, make: Callable[[], Protocol]) -> Protocol:
+        """The protocol of a new connection, in front of the one that `make` creates."""
+        return _Connection(self, make)
 
     def opened(self, transport: asyncio.Transport, connection: _Connection) -> bool:
         """Admit or reject a connection."""
@@ -106,11 +104,11 @@ class Connections:
             timer.cancel()
         self._open.pop(transport, None)
 
-    def asked(self, transport: Transport | None) -> None:
+    def asked(self, transport: Transport) -> None:
         """Record that a request's header is complete: this task serves it, and is cancelled when
         the client disconnects."""
-        if connection := self._open.get(transport) if transport else None:
-            if timer := self._idle.pop(transport, None):  # type: ignore[arg-type]
+        if connection := self._open.get(transport):
+            if timer := self._idle.pop(transport, None):
                 timer.cancel()
             connection.task = asyncio.current_task()
 
@@ -123,13 +121,13 @@ class Connections:
 
     def answered(self, transport: Transport | None) -> None:
         """Record that the request is answered."""
-        if connection := self._open.get(transport) if transport else None:
+        if transport and (connection := self._open.get(transport)):
             connection.mark(NOTHING)
-            self._wait(transport, IDLE_S)  # type: ignore[arg-type]
+            self._wait(transport, IDLE_S)
             connection.next()
 
     def sent(self, connection: _Connection) -> None:
-        """Let a connection begin the request of which it has data, after those before it."""
+        """Let a connection begin the request whose data has arrived, after those before it."""
         self._beginning.add(connection)
 
     def lost(self, connection: _Connection) -> None:

@@ -13,13 +13,15 @@ from caovand.core.gateway import protocol
 from caovand.core.gateway.events import (
     Arrived,
     Closing,
+    Complete,
     Effect,
     End,
+    Grew,
     Healthy,
     Left,
-    OfRequest,
     Refuse,
     Release,
+    RequestEvent,
     Spent,
     Tick,
     Why,
@@ -61,12 +63,15 @@ class Ticket:
         self.shape, self.expected_tokens, self.record = "", 0.0, record
         self.writing_since: float | None = None
         self.aborted = False
+        self.refusal: Refuse | None = None
         self._abort: Callable[[], object] | None = None
         self._effects: deque[Effect] = deque()
         self._news = asyncio.Event()
 
     def put(self, effect: Effect) -> None:
         """Accept a decision of the policy."""
+        if isinstance(effect, Refuse):
+            self.refusal = effect
         self._effects.append(effect)
         self._news.set()
         if self._abort is not None:
@@ -115,7 +120,7 @@ class Desk:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The numbers of waiting requests and of requests at the engine."""
+        """Counts of requests waiting and at the engine."""
         return {"waiting": self._policy.waiting, "at_engine": self._policy.at_engine}
 
     @property
@@ -142,7 +147,7 @@ class Desk:
         self._apply(self._policy.take(facts.engine))
 
     def learn(self, listed: tuple[str, ...]) -> None:
-        """Know the model names that the engine lists, including adapters."""
+        """Learn the model names that the engine lists, including adapters."""
         self._listed, naming = listed, self.facts.naming
         self.naming = replace(naming, served=tuple(dict.fromkeys((*naming.served, *listed))))
 
@@ -167,15 +172,22 @@ class Desk:
 
     def check(self, ticket: Ticket) -> None:
         """Raise Refused if the request was refused while its body was read."""
-        if ticket.number not in self._tickets:
-            assert ticket._effects
-            effect = ticket._effects[-1]
-            assert isinstance(effect, Refuse)
-            raise Refused(protocol.fault_of(effect.why, effect.retry_after_s))
+        if ticket.refusal is not None:
+            raise Refused(protocol.fault_of(ticket.refusal.why, ticket.refusal.retry_after_s))
 
-    def tell(self, ticket: Ticket, kind: type[OfRequest], **more: Any) -> None:
+    def tell(self, ticket: Ticket, kind: type[RequestEvent]) -> None:
         """Report an event of a request to the policy."""
-        self._apply(self._policy.take(kind(at=self.now(), number=ticket.number, **more)))
+        self._apply(self._policy.take(kind(at=self.now(), number=ticket.number)))
+
+    def grow(self, ticket: Ticket, size: int) -> None:
+        """Report that `size` bytes of a body have arrived, more than announced."""
+        self._apply(self._policy.take(Grew(at=self.now(), number=ticket.number, size=size)))
+
+    def complete(self, ticket: Ticket, digest: bytes, tokens: float) -> None:
+        """Report a complete body, with its identity and the expected cost of its answer."""
+        ticket.expected_tokens = tokens
+        at, number = self.now(), ticket.number
+        self._apply(self._policy.take(Complete(at=at, number=number, digest=digest, tokens=tokens)))
 
     def admit(self, key: ClientKey) -> None:
         """Count a request with this key; raises Refused if one of its limits is reached."""
@@ -199,11 +211,12 @@ class Desk:
         self._changed.set()
 
     def turn_away(self, status: int) -> None:
-        """Count a stranger's request, of which nothing is kept: there may be any number."""
+        """Count a stranger's request; nothing else of it is kept, because there may be any
+        number."""
         self.totals.ended[str(status)] += 1
         self._changed.set()
 
-    def taken_records(self, most: int) -> list[dict[str, Any]]:
+    def take_records(self, most: int) -> list[dict[str, Any]]:
         """Remove and return the oldest records, up to `most`."""
         return [self.records.popleft() for _ in range(min(len(self.records), most))]
 

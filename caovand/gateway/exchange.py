@@ -112,14 +112,14 @@ class Exchange:
     async def _attempt(self) -> bool:
         """Send the request once; return whether it was answered, or ended for good."""
         self._fault = None
-        got = await self._request_engine()
-        if got is None:
+        response = await self._request_engine()
+        if response is None:
             return False
         try:
-            return await self._receive(got)
+            return await self._receive(response)
         finally:
             self._ticket.trying(None)
-            got.close()
+            response.close()
 
     async def _request_engine(self) -> ClientResponse | None:
         """Send the request; None if no answer begins, which the policy has then been informed
@@ -135,7 +135,7 @@ class Exchange:
         assert task is not None
         ticket.trying(task.cancel)
         try:
-            got = await self._upstream.session(facts).request(
+            response = await self._upstream.session(facts).request(
                 call.method,
                 URL(facts.url + call.target, encoded=True),
                 data=payload(body),
@@ -156,30 +156,32 @@ class Exchange:
             return None
 
         def abort() -> None:
-            got.content.set_exception(ClientPayloadError("the engine ended"))
+            response.content.set_exception(ClientPayloadError("the engine ended"))
 
         ticket.trying(abort)
-        return got
+        return response
 
-    async def _receive(self, got: ClientResponse) -> bool:
+    async def _receive(self, response: ClientResponse) -> bool:
         """Relay an answer, or withhold it as the engine's fault; return whether it was relayed."""
         desk, ticket = self._desk, self._ticket
-        headers = {k: v for k, v in got.headers.items() if k.lower() not in OURS_TO_CLIENT}
-        head = _Head(got.status, headers, b"")
+        headers = {k: v for k, v in response.headers.items() if k.lower() not in OURS_TO_CLIENT}
+        head = _Head(response.status, headers, b"")
         try:
-            first = await got.content.readany()
+            first = await response.content.readany()
             while self._is_stream(head) and protocol.is_comment(first):  # no answer has begun
                 with contextlib.suppress(ConnectionError):  # who leaves is cancelled
-                    await self._begin(got.status, headers)
+                    await self._begin(response.status, headers)
                     await self._write(first)
-                first = await got.content.readany()
-            head = _Head(got.status, headers, first)
-            broken = got.content_type == STREAM and protocol.error_at(first, fresh=True) == 0
-            if broken or (got.status >= 500 and got.status != 501):
-                rest = await self._read_rest(got, len(first))
+                first = await response.content.readany()
+            head = _Head(response.status, headers, first)
+            broken = response.content_type == STREAM and protocol.error_at(first, fresh=True) == 0
+            if broken or (response.status >= 500 and response.status != 501):
+                rest = await self._read_rest(response, len(first))
                 self._fault = _Head(head.status, headers, first + rest)
             elif self._response is not None and not self._is_stream(head):
-                whole = _Head(head.status, headers, first + await self._read_rest(got, len(first)))
+                whole = _Head(
+                    head.status, headers, first + await self._read_rest(response, len(first))
+                )
                 desk.tell(ticket, Begun)
                 await self._send_whole(whole)
                 desk.tell(ticket, Done)
@@ -194,27 +196,27 @@ class Exchange:
             return False
         desk.tell(ticket, Begun)
         ticket.record.first = desk.now()
-        return await self._relay_metered(got, head)
+        return await self._relay_metered(response, head)
 
-    async def _read_rest(self, got: ClientResponse, read: int) -> bytes:
+    async def _read_rest(self, response: ClientResponse, read: int) -> bytes:
         """The rest of a short answer."""
         pieces = []
-        while read < MAX_FAULT_BYTES and (piece := await got.content.readany()):
+        while read < MAX_FAULT_BYTES and (piece := await response.content.readany()):
             pieces.append(piece)
             read += len(piece)
         return b"".join(pieces)
 
-    async def _relay_metered(self, got: ClientResponse, head: _Head) -> bool:
+    async def _relay_metered(self, response: ClientResponse, head: _Head) -> bool:
         """Relay the answer, and count its tokens."""
         try:
-            return await self._relay(got, head)
+            return await self._relay(response, head)
         finally:
-            self._desk.spend(self._ticket, self._meter.used(len(self._call.body)))
+            self._desk.spend(self._ticket, self._meter.usage(len(self._call.body)))
 
-    async def _relay(self, got: ClientResponse, head: _Head) -> bool:
+    async def _relay(self, response: ClientResponse, head: _Head) -> bool:
         """Relay the answer, chunk by chunk as it arrives."""
-        await self._begin(head.status, head.headers, got.content_length)
-        ticket, content, write = self._ticket, got.content, self._write
+        await self._begin(head.status, head.headers, response.content_length)
+        ticket, content, write = self._ticket, response.content, self._write
         chunk, meter, error_at = head.first, self._meter.take, protocol.error_at
         streams, fresh = self._is_stream(head), True
         while True:
@@ -228,7 +230,7 @@ class Exchange:
                 await write(chunk)  # an error here means that the client disconnected
             ticket.writing_since = None
             if self._fault is not None:
-                await self._end_faulted(got, self._fault)
+                await self._end_faulted(response, self._fault)
                 return True
             fresh = chunk.endswith(b"\n\n")
             try:
@@ -243,11 +245,11 @@ class Exchange:
         ticket.writing_since = None
         return True
 
-    async def _end_faulted(self, got: ClientResponse, fault: _Head) -> None:
+    async def _end_faulted(self, response: ClientResponse, fault: _Head) -> None:
         """End an answer with the engine's error event; with our own if the engine dies of it."""
         rest = b""
         with contextlib.suppress(ClientError, OSError, asyncio.TimeoutError):
-            rest = await self._read_rest(got, len(fault.first))
+            rest = await self._read_rest(response, len(fault.first))
         if not self._ticket.aborted:
             self._ticket.trying(None)
             self._desk.tell(self._ticket, Faulted)

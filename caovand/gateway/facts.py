@@ -12,7 +12,7 @@ from caovand.core.gateway.naming import Defaults, Naming
 from caovand.core.gateway.requests import ConnectionLimits, GatewayRules
 
 BODIES = 8
-"""How many bodies of the maximum size may wait."""
+"""The number of bodies of the maximum size that may wait."""
 
 
 @dataclass(frozen=True)

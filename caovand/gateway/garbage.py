@@ -1,5 +1,5 @@
-"""Collect garbage while no request is there: a full collection stops every stream, for 100 ms where
-2,000 requests are being answered."""
+"""Collect garbage while there is no request: with 2,000 answers in progress, a full collection
+stops every stream for 100 ms."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 LOOK_S = 1.0
 MIDDLE_COLLECTIONS = 500
-"""How many collections of the middle generation start a full one if no pause comes: five million
-new objects, those of 20,000 streams. A few thousand of them are garbage that only a full one finds.
-"""
+"""The number of collections of the middle generation that start a full one if no pause comes: five
+million new objects, as many as 20,000 streams make. A few thousand of them are garbage that only a
+full one finds."""
 
 
 async def collect_when_idle(is_idle: Callable[[], bool]) -> None:

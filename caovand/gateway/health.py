@@ -1,4 +1,4 @@
-"""The engine's own health check, which tells a request's fault from that of a dying engine."""
+"""The engine's own health check, which tells a bad request from a dying engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def is_healthy(upstream: Upstream, facts: Facts) -> bool:
     try:
         async with upstream.session(facts).get(
             f"{facts.url}{facts.health}", allow_redirects=False, timeout=limit
-        ) as got:
-            return got.status < 500
+        ) as response:
+            return response.status < 500
     except (ClientError, OSError, asyncio.TimeoutError):
         return False

@@ -61,11 +61,11 @@ class Link:
         desk.learn(await listed(desk.facts))
 
     async def _ask_for_facts(self) -> Facts | None:
-        found = await self._ask("gateway", since=self._seq, wait_s=WAIT_S)
-        if found is None:
+        facts = await self._ask("gateway", since=self._seq, wait_s=WAIT_S)
+        if facts is None:
             return None
-        self._seq = found["seq"]
-        return read(found, self._clock(), self._max_body_bytes)
+        self._seq = facts["seq"]
+        return read(facts, self._clock(), self._max_body_bytes)
 
     async def _report(self, desk: Desk) -> None:
         reported: tuple[Any, ...] = ()
@@ -88,12 +88,12 @@ class Link:
             await asyncio.sleep(USAGE_S)
             # What comes meanwhile waits: under a flood of requests this would never end.
             for _ in range(0, len(desk.usage), MAX_ROWS):
-                used = desk.usage.taken(MAX_ROWS)
+                used = desk.usage.take(MAX_ROWS)
                 if await self._ask("gateway_used", used=used) is None:
                     desk.usage.put_back(used)
                     break
             for _ in range(0, len(desk.records), MAX_RECORDS):
-                records = desk.taken_records(MAX_RECORDS)
+                records = desk.take_records(MAX_RECORDS)
                 if await self._ask("gateway_requests", requests=records) is None:
                     break  # they are for people: a few may be lost
 

@@ -15,7 +15,7 @@ SPARES = 2
 a thread of llama-server, which has four more than requests that it answers at once."""
 
 LATER_S = 0.005
-"""Until the request that took a spare is with the engine: a replacement would delay it."""
+"""Delay of a replacement: the request that took the spare must first reach the engine."""
 
 
 class SpareConnector(TCPConnector):

@@ -1,9 +1,9 @@
-"""End the clients' answers when the gateway's process dies, whatever it died of.
+"""End the clients' answers when the gateway's process dies, whatever the cause.
 
 The survivor is a process that shares the gateway's table of descriptors: the kernel closes them
 only once both are gone, so the connections outlive the gateway by the milliseconds that it takes to
-write the last words. It sleeps until then, and must not close any descriptor: it would be closed
-in the gateway, too.
+write the last words. It sleeps until then, and must not close any descriptor: it would be closed in
+the gateway, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLONE = {"x86_64": 56, "aarch64": 220}
 
 
 class Marks:
-    """A byte for each descriptor, shared with the survivor: which last words it gets."""
+    """A byte for each descriptor, shared with the survivor: it selects the last words."""
 
     def __init__(self) -> None:
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

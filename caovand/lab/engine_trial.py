@@ -53,19 +53,18 @@ class TrialMeasurement:
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine try."""
     screen, root = Screen(sys.stderr), root_of(args)
     with connect(args) as client:
         status = client.ask("status")
-        tried = _wanted(root, args.name)
-        old = _replaced(client, status, root, tried)
+        tried = _find_engine(root, args.name)
+        old = _engine_to_replace(client, status, root, tried)
         _plannable(status, tried)
         _wait_until_idle(client, args.idle, screen)
         screen.say(f"measuring {old.name}")
         before = _measure(client)
         with (
-            _handled(ENDING, signal.default_int_handler),
-            _switched(client, root, old, tried, screen) as outcome,
+            _handle_signals(ENDING, signal.default_int_handler),
+            _switch(client, root, old, tried, screen) as outcome,
         ):
             screen.say(f"measuring {tried.name}")
             after = _measure(client)
@@ -75,9 +74,9 @@ def run(args: argparse.Namespace) -> int:
     equal = sum(a == b for a, b in zip(before.answers, after.answers, strict=True))
     kept = not outcome.why
     if args.json:
-        found = show.comparison(rows, compare.differing_circumstances(before.bench, after.bench))
+        rest = show.comparison(rows, compare.differing_circumstances(before.bench, after.bench))
         document = {"tried": tried.name, "before": old.name, "kept": kept, "why": outcome.why,
-                    "answers": len(after.answers), "equal_answers": equal, **found}  # fmt: skip
+                    "answers": len(after.answers), "equal_answers": equal, **rest}  # fmt: skip
         print(json.dumps(document))
     else:
         print(f"A is {old.name}\nB is {tried.name}")
@@ -105,12 +104,12 @@ def why_slower(rows: list[compare.FigureChange]) -> str:
     return f"{label} is {abs(worst.change):.0%} worse ({place})"
 
 
-def _wanted(root: Path, name: str) -> places.InstalledEngine:
+def _find_engine(root: Path, name: str) -> places.InstalledEngine:
     """The installed engine with this name or release; of several builds of a release, the
     newest."""
-    releases = [one for one in places.engines(root) if one.version == name]
+    releases = [engine for engine in places.engines(root) if engine.version == name]
     if len(releases) > 1:
-        names = " and ".join(one.name for one in releases)
+        names = " and ".join(engine.name for engine in releases)
         raise EngineError(f"try {name}", f"{names} have this version", "name one of them")
     if releases:
         return releases[0]
@@ -123,20 +122,20 @@ def _wanted(root: Path, name: str) -> places.InstalledEngine:
         raise EngineError(error.problem.cannot, error.problem.fact, fix) from None
 
 
-def _replaced(
+def _engine_to_replace(
     client: DaemonClient, status: Mapping[str, Any], root: Path, tried: places.InstalledEngine
 ) -> places.InstalledEngine:
     """The serving engine that the switch replaces; raises EngineError if there is none."""
     what = f"try {tried.name}"
     try:
-        found = target.find(client, None, what)
+        tested = target.find(client, None, what)
     except CommandError as problem:
         raise EngineError(what, problem.message, problem.hint) from None
     old = places.current(root, tried.kind)
     if old is not None and old.name == tried.name:
         old = _not_reloaded(root, status, tried)
-    if old is None or found.described["engine"] != tried.kind:
-        fact = f"what serves is {found.described['engine']}, and not an engine of {root}"
+    if old is None or tested.described["engine"] != tried.kind:
+        fact = f"what serves is {tested.described['engine']}, and not an engine of {root}"
         raise EngineError(what, fact, "choose an engine of the same kind")
     if status["rungs"]:
         fact = f"the plan that serves is degraded: {', '.join(status['rungs'])}"
@@ -177,8 +176,8 @@ def _plannable(status: Mapping[str, Any], tried: places.InstalledEngine) -> None
     if config.cluster.role != "off":
         fact = "the nodes of a cluster must have the same engine"
         raise EngineError(what, fact, "run `caovanctl engine use` on each node, then reload")
-    if why := _refusal(_with(config, tried), status, source):
-        raise EngineError(what, why, "nothing was stopped; change the configuration first")
+    if refusal := _refusal(_with(config, tried), status, source):
+        raise EngineError(what, refusal, "nothing was stopped; change the configuration first")
 
 
 def _with(config: Config, tried: places.InstalledEngine) -> Config:
@@ -190,12 +189,12 @@ def _refusal(config: Config, status: Mapping[str, Any], source: Path | None) -> 
     pid = status.get("engine_pid")
     try:
         machine = survey.inspect(config, None, pid, source=source).with_model(config)
-        found = plan_for(config, machine, status["mode"])
+        planned = plan_for(config, machine, status["mode"])
     except CommandError as problem:
         return problem.message
-    if found.memory is not None and found.memory.fits is False:
-        return found.memory.no_room or found.memory.reason or "it would not fit"
-    return found.refusal
+    if planned.memory is not None and planned.memory.fits is False:
+        return planned.memory.shortage or planned.memory.reason or "it would not fit"
+    return planned.refusal
 
 
 def _wait_until_idle(client: DaemonClient, idle_s: float, screen: Screen) -> None:
@@ -219,7 +218,7 @@ class _Outcome:
 
 
 @contextlib.contextmanager
-def _switched(
+def _switch(
     client: DaemonClient,
     root: Path,
     old: places.InstalledEngine,
@@ -239,7 +238,7 @@ def _switched(
     finally:
         if outcome.why:
             screen.say(f"going back to {old.name}: {outcome.why}")
-            with _handled((signal.SIGINT, *ENDING), signal.SIG_IGN):
+            with _handle_signals((signal.SIGINT, *ENDING), signal.SIG_IGN):
                 _serve_with(client, root, old, f"go back to {old.name}")
 
 
@@ -248,7 +247,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def _handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
+def _handle_signals(numbers: Sequence[int], handler: Any) -> Iterator[None]:
     """Replace the handler of these signals during the context."""
     before = [signal.signal(number, handler) for number in numbers]
     try:
@@ -267,32 +266,32 @@ def _serve_with(
     client.ask("reload")
     status = waiting.follow(client, "settled", waiting.PATIENCE_S, quiet=False)
     if status["state"] != "SERVING" or status["refusal"]:
-        why = (status["refusal"] or {}).get("text") or f"{status['state']}: {status['reason']}"
-        raise EngineError(what, why, "see `caovanctl incidents`")
+        reason = (status["refusal"] or {}).get("text") or f"{status['state']}: {status['reason']}"
+        raise EngineError(what, reason, "see `caovanctl incidents`")
 
 
 def _measure(client: DaemonClient) -> TrialMeasurement:
-    found = target.find(client, None, "try an engine")
-    tokens = 1 if found.work else TOKENS
-    answers = () if found.work else tuple(_answer(found, prompt) for prompt in TRIAL_PROMPTS)
+    tested = target.find(client, None, "try an engine")
+    tokens = 1 if tested.work else TOKENS
+    answers = () if tested.work else tuple(_answer(tested, prompt) for prompt in TRIAL_PROMPTS)
     order = BenchOrder(
-        target.lengths(found, None, PROMPTS, tokens), CONCURRENCY, ROUNDS, tokens, 1,
+        target.lengths(tested, None, PROMPTS, tokens), CONCURRENCY, ROUNDS, tokens, 1,
         uuid.uuid4().hex[:12],
     )  # fmt: skip
-    document, cut = bench.measured(client, found, order)
+    document, cut = bench.measure(client, tested, order)
     if cut is not None:
         raise cut.error or KeyboardInterrupt
     return TrialMeasurement(answers, document)
 
 
-def _answer(found: target.Target, prompt: str) -> str:
+def _answer(tested: target.Target, prompt: str) -> str:
     """The greedy continuation of a fixed prompt."""
     body = {
-        "model": found.model, "prompt": prompt, "max_tokens": ANSWER_TOKENS, "temperature": 0,
+        "model": tested.model, "prompt": prompt, "max_tokens": ANSWER_TOKENS, "temperature": 0,
     }  # fmt: skip
     cannot = "cannot try an engine: a fixed prompt was not answered"
     try:
-        answer = http.call(found.endpoint, found.api.completions, ANSWER_S, body)
+        answer = http.call(tested.endpoint, tested.api.completions, ANSWER_S, body)
         if answer.status != 200:
             raise CommandError(Exit.FAILED, f"{cannot}: HTTP {answer.status}", "caovanctl logs")
         return str(json.loads(answer.body)["choices"][0]["text"])

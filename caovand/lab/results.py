@@ -40,8 +40,8 @@ def keep(state: Path, document: Mapping[str, Any], prefix: str = "") -> Path:
 
 def paths(state: Path) -> list[Path]:
     """Files with `bench` results below the folder `state`."""
-    found = (state / "bench").glob("*/*.json")
-    return sorted(path for path in found if not path.name.startswith(SOAK))
+    files = (state / "bench").glob("*/*.json")
+    return sorted(path for path in files if not path.name.startswith(SOAK))
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from caovand.adapters.network.completions import completion_body
 from caovand.adapters.network.http import (
     MAX_ANSWER_BYTES,
     Endpoint,
@@ -23,7 +24,6 @@ from caovand.adapters.network.http import (
     ask,
     count_in,
     open_connection,
-    redact_key,
     shut_down,
 )
 from caovand.core.engine.record import TaskRequest, Upload
@@ -144,7 +144,7 @@ class Streams:
         body = self._body(prompt, tokens, stream=True, **more)
         return self._request(body, lambda answer, sent: self._read(answer, sent, leave_after))
 
-    def whole(self, prompt: str, tokens: int, **more: Any) -> str:
+    def complete(self, prompt: str, tokens: int, **more: Any) -> str:
         """Request one answer without streaming; return its JSON."""
 
         def read(answer: http.client.HTTPResponse, _sent: float) -> str:
@@ -157,16 +157,7 @@ class Streams:
 
     def _body(self, prompt: str, tokens: int, *, stream: bool, **more: Any) -> dict[str, Any]:
         usage = {"stream_options": {"include_usage": True}} if stream else {}
-        return {
-            "model": self._model,
-            "prompt": prompt,
-            "max_tokens": tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": stream,
-            **usage,
-            **more,
-        }
+        return completion_body(self._model, prompt, tokens, stream=stream, **usage, **more)
 
     def _asked(
         self, prompt: str, tokens: int, ready: threading.Barrier, begun: Callable[[], None]
@@ -213,7 +204,7 @@ class Streams:
         answer = ask(connection, self._endpoint, self._path, body)
         if answer.status != 200:
             text = answer.read(MAX_LINE_BYTES).decode("utf-8", "replace")
-            raise BadStatus(self._path, answer.status, redact_key(self._endpoint, text))
+            raise BadStatus(self._path, answer.status, self._endpoint.redact(text))
         return read(answer, sent)
 
     def _read_whole(
@@ -247,15 +238,15 @@ class Streams:
                 continue
             event = _event(line[len(EVENT) :])
             if event.get("error"):
-                text = redact_key(self._endpoint, json.dumps(event["error"]))
+                text = self._endpoint.redact(json.dumps(event["error"]))
                 raise Unanswered(f"{self._path}: {text}")
             if event.get("choices"):  # its text may be empty while a character is incomplete
                 pieces.append(at)
                 if len(pieces) == 1:
                     begun()
-                text, why = choice(event)
+                text, reason = choice(event)
                 texts.append(text)
-                finish = why or finish
+                finish = reason or finish
                 if len(pieces) == leave_after:
                     return StreamedAnswer("".join(texts), finish, None)
             if event.get("usage"):
@@ -270,8 +261,8 @@ class Streams:
 def choice(document: Any) -> tuple[str, str]:
     """The first choice's text in a completion or a piece of one, and why it ended."""
     try:
-        found = document["choices"][0]
-        text, finish = found.get("text"), found.get("finish_reason")
+        choice = document["choices"][0]
+        text, finish = choice.get("text"), choice.get("finish_reason")
     except (LookupError, TypeError, AttributeError):
         return "", ""
     return text if isinstance(text, str) else "", finish if isinstance(finish, str) else ""

@@ -64,5 +64,5 @@ def _host_name(header: str) -> str:
         return ""
 
 
-def _equal(one: bytes, other: bytes) -> bool:
-    return hmac.compare_digest(one, other)
+def _equal(sent: bytes, other: bytes) -> bool:
+    return hmac.compare_digest(sent, other)

@@ -35,7 +35,7 @@ class Daemon:
         async with self._turn:
             return await daemon_socket.ask(self._path, Request(op, args, model=model))
 
-    async def shared(self, op: str, model: str = "", **args: Any) -> Mapping[str, Any]:
+    async def ask_shared(self, op: str, model: str = "", **args: Any) -> Mapping[str, Any]:
         """Like `ask`, but may return a reply up to FRESH_S old."""
         key = (op, model, tuple(sorted(args.items())))
         task = self._kept.get(key)
@@ -56,9 +56,11 @@ class Daemon:
         parts: list[bytes] = []
         offset: int | None = 0
         while offset is not None and offset <= MAX_FILE_BYTES:
-            found = await self.shared("incident", model, number=number, file=name, offset=offset)
-            parts.append(base64.b64decode(found["data"]))
-            offset = found["next"]
+            piece = await self.ask_shared(
+                "incident", model, number=number, file=name, offset=offset
+            )
+            parts.append(base64.b64decode(piece["data"]))
+            offset = piece["next"]
         return b"".join(parts)
 
     def _keep(self, key: Key, done: asyncio.Task[Mapping[str, Any]]) -> None:

@@ -7,7 +7,6 @@ from statistics import mean
 from typing import Any
 
 Column = list["float | None"]
-# How several cards are combined, and the series' name.
 OVER_CARDS = (
     ("power_w", "gpu_power_w", sum),
     ("temperature", "gpu_temperature_c", max),
@@ -15,6 +14,7 @@ OVER_CARDS = (
     ("used_mib", "gpu_used_mib", sum),
     ("throttled", "gpu_throttled", max),
 )
+"""The combination of several cards, and the series' name."""
 AGES = ("age_s", "card_age_s")
 
 
@@ -72,5 +72,5 @@ def recent_columns(answer: Mapping[str, Any], now: float) -> dict[str, Any]:
 
 
 def _spread(at: Sequence[float], values: Sequence[float | None], times: Sequence[float]) -> Column:
-    found = dict(zip(at, values, strict=False))
-    return [found.get(moment) for moment in times]
+    by_age = dict(zip(at, values, strict=False))
+    return [by_age.get(moment) for moment in times]

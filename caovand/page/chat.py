@@ -14,6 +14,8 @@ from typing import Any
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
 
+from caovand.core import api_key
+from caovand.core.addresses import join_address
 from caovand.core.problem import ProblemError
 from caovand.page.ask import Daemon
 from caovand.page.refusal import Refusal
@@ -26,7 +28,6 @@ WHOLE_S = 600.0
 SILENCE_S = 180.0
 WRITE_S = 30.0
 PIECE_BYTES = 16 << 10
-QUOTED = 300
 
 
 def body_of(document: Any) -> tuple[str, dict[str, Any]]:
@@ -75,8 +76,8 @@ class Chats:
             model, chat = body_of(await _json(request))
             try:
                 target = await self._daemon.ask("endpoint", model)
-            except ProblemError as found:
-                problem = found.problem
+            except ProblemError as error:
+                problem = error.problem
                 raise Refusal(503, "try the model", problem.fact, problem.remedy) from None
             return await self._stream(request, target, chat)
         finally:
@@ -85,9 +86,9 @@ class Chats:
     async def _stream(
         self, request: web.Request, target: Mapping[str, Any], chat: Mapping[str, Any]
     ) -> web.StreamResponse:
-        host = f"[{target['host']}]" if ":" in target["host"] else target["host"]
-        url = f"http{'s' * target['tls']}://{host}:{target['port']}{target['path']}"
-        headers = {"Authorization": f"Bearer {target['key']}"} if target["key"] else {}
+        address = join_address(target["host"], target["port"])
+        url = f"http{'s' * target['tls']}://{address}{target['path']}"
+        headers = api_key.bearer_headers(target["key"])
         chat = {**chat, "model": target["model"]}
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         limits = ClientTimeout(total=WHOLE_S, sock_connect=5.0, sock_read=SILENCE_S)
@@ -96,19 +97,23 @@ class Chats:
         try:
             async with (
                 ClientSession(connector=connector, timeout=limits) as session,
-                session.post(url, json=chat, headers=headers, allow_redirects=False) as got,
+                session.post(url, json=chat, headers=headers, allow_redirects=False) as answer,
             ):
-                if got.status != 200:
-                    text = (await got.content.read(4096)).decode("utf-8", "replace")
-                    raise _unanswered(f"HTTP {got.status}: {_quoted(text, target['key'])}")
+                if answer.status != 200:
+                    text = (await answer.content.read(4096)).decode("utf-8", "replace")
+                    raise _engine_refusal(
+                        f"HTTP {answer.status}: {api_key.redact(target['key'], text)}"
+                    )
                 await response.prepare(request)
-                async for piece in got.content.iter_chunked(PIECE_BYTES):
+                async for piece in answer.content.iter_chunked(PIECE_BYTES):
                     await _write(response, piece)
         except ReaderGone:
             if request.transport is not None:
                 request.transport.abort()
         except (ClientError, OSError, asyncio.TimeoutError) as problem:
-            refusal = _unanswered(_quoted(str(problem) or "it took too long", target["key"]))
+            refusal = _engine_refusal(
+                api_key.redact(target["key"], str(problem) or "it took too long")
+            )
             if not response.prepared:
                 raise refusal from None
             with contextlib.suppress(ReaderGone):
@@ -130,14 +135,9 @@ async def _json(request: web.Request) -> Any:
         raise _bad("the body is not JSON", 'send {"prompt": "..."}') from None
 
 
-def _quoted(text: str, key: str) -> str:
-    text = text.replace(key, "[secret]") if key else text
-    return " ".join(text[:QUOTED].split())
-
-
 def _bad(fact: str, remedy: str) -> Refusal:
     return Refusal(400, "try the model", fact, remedy)
 
 
-def _unanswered(fact: str) -> Refusal:
+def _engine_refusal(fact: str) -> Refusal:
     return Refusal(502, "try the model", f"the engine did not answer: {fact}", "caovanctl status")

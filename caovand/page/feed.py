@@ -26,8 +26,8 @@ REQUESTS_S = 2.0
 EVENTS = 100
 LINES = 200
 MAX_LINES_BEHIND = 2000  # lines: a slower reader skips to the latest
-# Parts that differ between polls even if nothing happened.
 ALWAYS_MOVING = frozenset({"since_s", "last_failure_s", "retry_in_s", "figures", "gpus", "slots"})
+"""Parts that differ between polls even if nothing happened."""
 
 
 class Feed:
@@ -130,7 +130,7 @@ class Feed:
     async def _poll_requests(self, model: str) -> None:
         requests = (await self._daemon.ask("requests", model))["requests"]
         if not self._names:
-            requests = [{**one, "key": ""} for one in requests]
+            requests = [{**record, "key": ""} for record in requests]
         if requests != self._requests:
             self._requests = requests
             self._send("requests", frame("requests", requests))
@@ -147,15 +147,15 @@ class Feed:
             reader.put_events(fresh)
 
     async def _poll_log(self, model: str) -> None:
-        wanted = {"lines": LINES} if self._end < 0 else {"since": self._end}
-        found = await self._daemon.ask("logs", model, **wanted)
-        if found["end"] - found["last"] > MAX_LINES_BEHIND:
-            found = await self._daemon.ask("logs", model, lines=LINES)
-        if found["lines"] or self._end < 0:
-            self._lines.extend(found["lines"])
+        range_ = {"lines": LINES} if self._end < 0 else {"since": self._end}
+        answer = await self._daemon.ask("logs", model, **range_)
+        if answer["end"] - answer["last"] > MAX_LINES_BEHIND:
+            answer = await self._daemon.ask("logs", model, lines=LINES)
+        if answer["lines"] or self._end < 0:
+            self._lines.extend(answer["lines"])
             for reader in self._readers:
-                reader.put_lines(found["lines"], found["last"])
-        self._end = found["last"]
+                reader.put_lines(answer["lines"], answer["last"])
+        self._end = answer["last"]
 
     def _send(self, kind: str, message: bytes) -> None:
         self._latest[kind] = message
@@ -187,8 +187,8 @@ class Feeds:
         self._readers[model] = self._readers.get(model, 0) + 1
         feed = self._feeds.setdefault(model, Feed(self._daemon, model, names=self._names))
         try:
-            with feed.reading(seen) as found:
-                yield found
+            with feed.reading(seen) as seat:
+                yield seat
         finally:
             self._left += 1
             self._readers[model] -= 1

@@ -23,7 +23,7 @@ KINDS = {
     ".woff2": "font/woff2",
 }
 PROBLEM = "<!--problem-->"
-"""Where login.html shows why a token was refused."""
+"""The place in login.html for the reason why a token was refused."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class File:
 
 def load(folder: Path = FOLDER) -> dict[str, File]:
     """The files by name."""
-    found = {}
+    files = {}
     for path in sorted(folder.iterdir()):
         if path.suffix in KINDS and path.is_file():
             data = path.read_bytes()
             tag = hashlib.sha256(data).hexdigest()[:32]
-            found[path.name] = File(KINDS[path.suffix], data, tag)
-    return found
+            files[path.name] = File(KINDS[path.suffix], data, tag)
+    return files
 
 
 def login(page: bytes, problem: Problem | None) -> bytes:

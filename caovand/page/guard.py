@@ -144,5 +144,5 @@ class _Guarded(Admitted):
 
 def _length(head: bytes) -> int:
     """The announced size of the body."""
-    found = LENGTH.search(head + b"\r\n")
-    return int(found[1]) if found else 0
+    match = LENGTH.search(head + b"\r\n")
+    return int(match[1]) if match else 0

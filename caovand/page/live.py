@@ -17,11 +17,11 @@ STUCK_S = 30.0
 
 async def stream(request: web.Request, feeds: Feeds, model: str) -> web.StreamResponse:
     """Send news until the reader disconnects or no longer reads."""
-    with feeds.reading(model, request.headers.get("Last-Event-ID", "")) as found:
-        if found is None:
+    with feeds.reading(model, request.headers.get("Last-Event-ID", "")) as seat:
+        if seat is None:
             fact = f"{MAX_READERS} readers are connected already"
             raise Refusal(503, "show live data", fact, "close another tab, or try again later")
-        reader, news = found
+        reader, news = seat
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         while not reader.lost:

@@ -16,28 +16,28 @@ def on_cards(status: Mapping[str, Any], model: str) -> list[dict[str, Any]]:
     its process. If the driver's pids are from another namespace, no process has a name. `own` is
     None there, and wherever the engine's processes cannot be distinguished.
     """
-    every = [{**status, **one} for one in status["slots"]]
-    seen = next((one for one in every if one["name"] == model), status)
+    every = [{**status, **slot} for slot in status["slots"]]
+    seen = next((slot for slot in every if slot["name"] == model), status)
     memory = seen["figures"]["memory"]
     untold = {card["gpu"] for card in memory if card["engine_mib"] is None}
     unknown = {
         gpu
-        for one in every or (status,)
-        for gpu in foreign_pids(one["figures"]["memory"], serves=one["served"] is not None)
+        for slot in every or (status,)
+        for gpu in foreign_pids(slot["figures"]["memory"], serves=slot["served"] is not None)
     }
-    own = {(card["gpu"], pid) for card in memory for pid in card.get("engine_pids", ())}
-    found = []
+    ours = {(card["gpu"], pid) for card in memory for pid in card.get("engine_pids", ())}
+    rows = []
     for gpu in status["gpus"]:
         index = gpu["index"]
         for pid, mib in sorted(gpu["users"], key=lambda user: (-user[1], user[0])):
             known = index not in unknown
-            found.append(
+            rows.append(
                 {
                     "gpu": index,
                     "pid": pid,
                     "name": (processes.name_of(pid) or "") if known else "",
                     "mib": mib,
-                    "own": (index, pid) in own if known and index not in untold else None,
+                    "own": (index, pid) in ours if known and index not in untold else None,
                 }
             )
-    return found
+    return rows

@@ -45,7 +45,9 @@ class Reader:
     def put_events(self, events: Collection[Mapping[str, Any]]) -> None:
         """Queue the newest events; all are new to a reader from an earlier daemon."""
         if self._seen:
-            self._since = next((one["seq"] for one in events if mark_of(one) == self._seen), 0)
+            self._since = next(
+                (event["seq"] for event in events if mark_of(event) == self._seen), 0
+            )
             self._seen = ""
         for event in events:
             if event["seq"] > self._since:

@@ -36,11 +36,12 @@ LINGER_S = 1.0  # time to read the rest of an unwanted body
 WRONG_TOKEN_S = 1.0  # delay before refusing a wrong token
 LOGIN_BYTES = 4096
 FORM = "application/x-www-form-urlencoded"
-# The daemon's codes for invalid requests of readers; any other code is the daemon's own problem.
 STATUS_OF = {
     "no-incident": 404, "unknown-model": 404, "which-model": 400, "bad-argument": 400,
     "no-history": 409,
 }  # fmt: skip
+"""The daemon's codes for invalid requests of readers; any other code is the daemon's own
+problem."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none';"
     " form-action 'self'",
@@ -87,9 +88,9 @@ class Page:
             return _problem(problem.problem, STATUS_OF.get(problem.code, 502))
         except ProblemError as problem:
             return _problem(problem.problem, 503)
-        except web.HTTPException as found:
-            fact = f"{request.method} {request.path[:100]}: {found.reason}"
-            return _problem(Problem("answer", fact, "open /"), found.status)
+        except web.HTTPException as error:
+            fact = f"{request.method} {request.path[:100]}: {error.reason}"
+            return _problem(Problem("answer", fact, "open /"), error.status)
         except (ConnectionError, asyncio.CancelledError):
             raise
         except MemoryError:
@@ -111,10 +112,10 @@ class Page:
             if not access.is_own(origin, host):
                 fact = "another site's page sent it"
                 raise Refusal(403, "take this request", fact, "send it from caovan's own page")
-        known = self._admitted(request)
+        known = self._is_admitted(request)
         # Another scheme is for a proxy in front of the page: browsers send it along.
         if not known and request.headers.get("Authorization", "").lower().startswith("bearer"):
-            await self._wrong_token(request)
+            await self._delay_wrong_token(request)
         if not known and request.path != "/" and not request.path.startswith(PUBLIC):
             raise Refusal(401, "answer", "the token is missing or wrong", "log in at /")
         if not known and (request.content_length or 0) > LOGIN_BYTES:
@@ -124,10 +125,10 @@ class Page:
         if self.guard is not None:
             self.guard.asked(request.transport, known=known)
 
-    def _admitted(self, request: web.Request) -> bool:
+    def _is_admitted(self, request: web.Request) -> bool:
         return self._access.admits(request.cookies, request.headers.get("Authorization", ""))
 
-    async def _wrong_token(self, request: web.Request) -> None:
+    async def _delay_wrong_token(self, request: web.Request) -> None:
         """Delay wrong tokens to slow down guessing; a correct token never waits.
 
         Attempts are not counted by address, because all clients of a proxy share one.
@@ -146,7 +147,7 @@ class Page:
     # -- the page ---------------------------------------------------------------------------
 
     async def _index(self, request: web.Request) -> web.Response:
-        if not self._admitted(request):
+        if not self._is_admitted(request):
             return self._login_page(None, 200)
         return _html(self._files[files.INDEX].data, 200)
 
@@ -169,7 +170,7 @@ class Page:
             answer = web.Response(status=303, headers={"Location": "/"})
             answer.set_cookie(COOKIE, self._access.cookie, httponly=True, samesite="Strict")
             return answer
-        await self._wrong_token(request)
+        await self._delay_wrong_token(request)
         fact = "this is not the token"
         remedy = "enter the one in [page] token_file"
         return self._login_page(Problem("log in", fact, remedy), 403)
@@ -201,38 +202,38 @@ class Page:
             raise Refusal(400, "show a history", fact, f"use one of {', '.join(SPANS)}")
         model = await self._slot(request)
         if span == "5m":
-            found = await self._daemon.shared("recent", model)
-            return _json(charts.recent_columns(found, wall_clock.now()))
-        found = await self._daemon.shared("history", model, seconds=float(SPANS[span]))
-        return _json(charts.history_columns(found))
+            answer = await self._daemon.ask_shared("recent", model)
+            return _json(charts.recent_columns(answer, wall_clock.now()))
+        answer = await self._daemon.ask_shared("history", model, seconds=float(SPANS[span]))
+        return _json(charts.history_columns(answer))
 
     async def _plan(self, request: web.Request) -> web.Response:
         """The plan, or null before there is one: a page may open at any time."""
         try:
-            found = await self._daemon.shared("plan", await self._slot(request))
+            plan = await self._daemon.ask_shared("plan", await self._slot(request))
         except Declined as problem:
             if problem.code != "no-plan":
                 raise
-            found = None
-        return _json(found)
+            plan = None
+        return _json(plan)
 
     async def _incidents(self, request: web.Request) -> web.Response:
-        return _json(await self._daemon.shared("incidents", await self._slot(request)))
+        return _json(await self._daemon.ask_shared("incidents", await self._slot(request)))
 
     async def _incident(self, request: web.Request) -> web.Response:
         model, number = await self._slot(request), int(request.match_info["number"])
-        found = await self._daemon.shared("incident", model, number=number, offset=0)
+        incident = await self._daemon.ask_shared("incident", model, number=number, offset=0)
         report = json.loads(await self._daemon.file(REPORT, number, model))
         nodes = {
             name: json.loads(await self._daemon.file(name, number, model))
-            for name in node_files(report, found["files"])
+            for name in node_files(report, incident["files"])
         }
         decision, answer = report["decision"] or {}, report.get("answer")
         return _json({
             "number": report["number"],
             "at": report["at"],
             "failure": report["failure"],
-            "text": "\n".join(lines(report, found["files"], nodes)),
+            "text": "\n".join(lines(report, incident["files"], nodes)),
             "answer": [*evidence(answer), *remedy(answer)] if answer else [],
             "cause": report["cause"],
             "remedy": decision.get("text", ""),
@@ -241,7 +242,7 @@ class Page:
 
     async def _slot(self, request: web.Request) -> str:
         """The model that a request names or implies."""
-        return _model(request) or default_model(await self._daemon.shared("status"))
+        return _model(request) or default_model(await self._daemon.ask_shared("status"))
 
 
 async def _token_of(request: web.Request) -> str:

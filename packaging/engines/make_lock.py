@@ -39,7 +39,7 @@ from caovand.adapters.engine_install.lock import (  # noqa: E402
     parse,
     same_version,
 )
-from caovand.adapters.engine_install.verify import shared_files  # noqa: E402
+from caovand.adapters.engine_install.records import find_shared_files  # noqa: E402
 from caovand.adapters.files import safe_files, trust  # noqa: E402
 
 _WHEEL = re.compile(
@@ -241,7 +241,7 @@ def resolve(source: str, *, find_links: Path | None, index: str, say: Callable[[
         late = min((file.uploaded for file in good), default="")
         if (limit := head.get("as-of")) and late[:10] > limit:
             say(f"warning: {requirement} was uploaded on {late[:10]}, after {limit}")
-    if facts := "; ".join(shared_files(owners)):
+    if facts := "; ".join(find_shared_files(owners)):
         raise EngineError(
             "resolve the lock",
             f"{facts}: which of them would lie there is chance",

@@ -184,7 +184,7 @@ def test_descendants_are_ended_when_the_first_process_is_dead_already(engine: En
         pids = await engine.pids(1 + len(KINDS))
         os.kill(started.pid, signal.SIGKILL)
         assert await started.ended() == -signal.SIGKILL
-        await soon(lambda: {p.pid for p in started.look()} == set(pids) - {started.pid})
+        await soon(lambda: {p.pid for p in started.refresh()} == set(pids) - {started.pid})
         assert await started.end(5.0) == ()
         assert not any(map(lives, pids))
 
@@ -397,17 +397,17 @@ def test_an_end_leaves_the_processes_of_another_engine_alone(
         one, two = engine.tree(*KINDS), other.tree(*KINDS)
         first, second = await engine.pids(1 + len(KINDS)), await other.pids(1 + len(KINDS))
         if seen:
-            one.look(), two.look()
+            one.refresh(), two.refresh()
         if first_process == "was killed":
             os.kill(one.pid, signal.SIGKILL)
             os.kill(two.pid, signal.SIGKILL)
             await one.ended(), await two.ended()
             second.remove(two.pid)
-        await soon(lambda: {p.pid for p in two.look()} == set(second))
+        await soon(lambda: {p.pid for p in two.refresh()} == set(second))
         assert await one.end(5.0) == ()
         assert not any(map(lives, first))
         assert all(map(lives, second))
-        assert {p.pid for p in two.look()} == set(second)
+        assert {p.pid for p in two.refresh()} == set(second)
         assert await two.end(5.0) == ()
         assert not any(map(lives, second))
 
@@ -473,7 +473,7 @@ def test_in_cgroups_an_end_leaves_another_engines_processes_alone(
         first, second = await engine.pids(3), await other.pids(3)
         assert await one.end(5.0) == ()
         assert not any(map(lives, first))
-        await soon(lambda: {p.pid for p in two.look()} == set(second))
+        await soon(lambda: {p.pid for p in two.refresh()} == set(second))
         assert await two.end(5.0) == ()
         assert (one.unknown, two.unknown) == ((), ())
         assert not any(map(lives, second))
@@ -630,7 +630,7 @@ def test_whatever_an_engine_starts_descends_from_us_and_nobody_else_does(
 ) -> None:
     async def test() -> None:
         started = engine.tree("daemonized")
-        await soon(lambda: len(started.look()) > 1)
+        await soon(lambda: len(started.refresh()) > 1)
         assert all(processes.descends(one.pid) for one in started.members)
         await started.end(0.0)
 
@@ -656,11 +656,11 @@ async def main():
     folder, look, *kinds = sys.argv[1:]
     engine = Engine(Path(folder))
     if not look:
-        Child.look = lambda self: ()
+        Child.refresh = lambda self: ()
     started = engine.tree("deaf-first", *kinds)
     pids = await engine.pids(len(kinds) + 1)
     if look:
-        started.look()
+        started.refresh()
     print(*pids, flush=True)
     await asyncio.sleep(600)
 
@@ -798,7 +798,7 @@ def test_a_ledger_that_cannot_be_written_hurts_nobody(engine: Engine, tmp_path: 
     async def test() -> None:
         started = engine.tree("plain")
         await engine.pids(2)
-        assert len(started.look()) == 2
+        assert len(started.refresh()) == 2
         assert await started.end(5.0) == ()
 
     run(test)
@@ -808,7 +808,7 @@ def test_the_ledger_is_kept_up_to_date(engine: Engine) -> None:
     async def test() -> None:
         started = engine.tree("plain")
         await engine.pids(2)
-        seen = started.look()
+        seen = started.refresh()
         document = json.loads(engine.ledger.read_text(encoding="utf-8"))
         assert document["members"] == [asdict(process) for process in seen]
         assert document["boot_id"] == processes.boot_id()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.engine_install.adapt import adapt
+from caovand.adapters.engine_install.environment import adapt
 from caovand.adapters.engine_install.errors import EngineError
 from tests import engine_fakes
 

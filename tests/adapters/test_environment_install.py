@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.engine_install import build, install, places, verify
+from caovand.adapters.engine_install import environment, install, places, verify
 from caovand.adapters.engine_install.commands import Finished
 from caovand.adapters.engine_install.errors import EngineError
 from tests import engine_fakes
@@ -33,17 +33,17 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "engines"
 
 
-def order(index: Path, root: Path, **head: str) -> install.InstallRequest:
+def install_request(index: Path, root: Path, **head: str) -> install.InstallRequest:
     return install.InstallRequest(lock=tiny_lock(index, **head), root=root, python=sys.executable)
 
 
 def installed(index: Path, root: Path, **head: str) -> places.InstalledEngine:
-    return install.install(order(index, root, **head), world(FakePip(index), []))
+    return install.install(install_request(index, root, **head), world(FakePip(index), []))
 
 
 def test_an_engine_is_made_proven_and_switched_to(index: Path, root: Path) -> None:
     run, said = FakePip(index), []
-    engine = install.install(order(index, root), world(run, said))
+    engine = install.install(install_request(index, root), world(run, said))
     assert engine.name == "vllm-9.9.9-cpu"
     assert (engine.version, engine.torch, engine.plugin) == ("9.9.9", "1.0+cpu", None)
     assert places.current(root) == engine
@@ -57,7 +57,10 @@ def test_an_engine_is_made_proven_and_switched_to(index: Path, root: Path) -> No
 def test_installing_the_same_again_does_nothing(index: Path, root: Path) -> None:
     engine = installed(index, root)
     run = FakePip(index)
-    assert install.install(replace(order(index, root), python=None), world(run, [])) == engine
+    assert (
+        install.install(replace(install_request(index, root), python=None), world(run, []))
+        == engine
+    )
     assert run.steps == []
 
 
@@ -66,12 +69,14 @@ def test_a_python_that_the_installed_engine_was_not_made_with_is_refused(
 ) -> None:
     engine = installed(index, root)
     for chosen in (sys.executable, engine_fakes.PYTHON):
-        same = replace(order(index, root), python=chosen)
+        same = replace(install_request(index, root), python=chosen)
         assert install.install(same, world(FakePip(index), [])) == engine
     with pytest.raises(EngineError, match=r"this lock's files are for Python"):
-        install.install(replace(order(index, root), python="3.4"), world(FakePip(index), []))
+        install.install(
+            replace(install_request(index, root), python="3.4"), world(FakePip(index), [])
+        )
     (other := root / "python").write_text("")
-    run, wanted = FakePip(index), replace(order(index, root), python=str(other))
+    run, wanted = FakePip(index), replace(install_request(index, root), python=str(other))
     with pytest.raises(EngineError, match=rf"with {other}: .* already, with /.*; .* --again"):
         install.install(wanted, world(run, []))
     assert run.steps == ["ask"]
@@ -80,7 +85,9 @@ def test_a_python_that_the_installed_engine_was_not_made_with_is_refused(
 
 def test_again_makes_a_second_one_and_keeps_the_first(index: Path, root: Path) -> None:
     first = installed(index, root)
-    second = install.install(replace(order(index, root), again=True), world(FakePip(index), []))
+    second = install.install(
+        replace(install_request(index, root), again=True), world(FakePip(index), [])
+    )
     assert second.name == "vllm-9.9.9-cpu.2"
     assert places.current(root) == second
     assert places.rollback(root) == first
@@ -98,7 +105,7 @@ def test_another_lock_of_the_same_version_never_touches_the_engine_in_use(
 def test_a_full_disk_is_seen_before_anything_is_written(index: Path, root: Path) -> None:
     run = FakePip(index)
     with pytest.raises(EngineError, match=r"has 100 MiB free and 9\d\d\d MiB are needed; make"):
-        install.install(order(index, root, disk_mib="9000"), world(run, [], 100 * 2**20))
+        install.install(install_request(index, root, disk_mib="9000"), world(run, [], 100 * 2**20))
     assert run.steps == []  # no Python was looked for, let alone brought
     assert places.engines(root) == []
     assert places.unfinished(root) == []
@@ -108,18 +115,18 @@ def test_wheels_that_are_there_need_no_room_again(index: Path, root: Path) -> No
     lock = tiny_lock(index)
     room = (install.MARGIN_MIB + lock.disk_mib) * 2**20
     with pytest.raises(EngineError, match="MiB are needed"):
-        install.install(order(index, root), world(FakePip(index), [], room))
+        install.install(install_request(index, root), world(FakePip(index), [], room))
     (root / ".wheels").mkdir()
     for file in index.glob("*.whl"):
         (root / ".wheels" / file.name).write_bytes(file.read_bytes())
-    install.install(order(index, root), world(FakePip(index), [], room))
+    install.install(install_request(index, root), world(FakePip(index), [], room))
 
 
 def test_a_disk_that_fills_meanwhile_is_named(index: Path, root: Path) -> None:
     run = FakePip(index)
     run.answer_to, run.answer = "unpack", Finished(1, "OSError: [Errno 28] No space left on device")
     with pytest.raises(EngineError, match=r"cannot unpack .*: the disk is full; make room"):
-        install.install(order(index, root), world(run, []))
+        install.install(install_request(index, root), world(run, []))
     assert places.current(root) is None
 
 
@@ -136,13 +143,50 @@ def test_a_full_disk_is_named_even_if_the_tool_does_not_say_so(
 
     with pytest.raises(EngineError, match="the disk is full; make room"):
         install.install(
-            replace(order(index, root), plugin=plugin), replace(world(run, []), free_bytes=free)
+            replace(install_request(index, root), plugin=plugin),
+            replace(world(run, []), free_bytes=free),
         )
     assert places.current(root) is None
 
 
+@pytest.mark.parametrize(
+    ("finished", "noted"),
+    [
+        (Finished(0, ""), False),
+        (Finished(1, ""), False),  # a file for another Python
+        (Finished(1, "Traceback\nBrokenProcessPool"), True),
+        (Finished(-signal.SIGKILL, ""), True),
+    ],
+)
+def test_bytecode_that_is_missing_is_named_but_not_files_for_other_pythons(
+    tmp_path: Path, finished: Finished, noted: bool
+) -> None:
+    (tmp_path / "a.py").write_text("")
+    said: list[str] = []
+    seen: list[tuple[int, int, str]] = []
+
+    def run(command: Sequence[str], _env: Mapping[str, str], tick: Callable[[], None]) -> Finished:
+        tick()
+        (tmp_path / "a.pyc").write_text("")
+        tick()
+        return finished
+
+    here = replace(
+        world(FakePip(tmp_path), said), run=run, progress=lambda *step: seen.append(step)
+    )
+    environment.compile_bytecode(tmp_path, tmp_path, here)
+    assert seen == [(0, 1, "compiling Python files"), (1, 1, "compiling Python files")]
+    assert [line.strip().startswith("note: not all Python files") for line in said] == [
+        True
+    ] * noted
+    full = replace(here, free_bytes=lambda _path: 0)
+    if finished.code:
+        with pytest.raises(EngineError, match=r"cannot compile .*: the disk is full"):
+            environment.compile_bytecode(tmp_path, tmp_path, full)
+
+
 def test_a_wheel_of_other_content_from_the_index_is_refused(index: Path, root: Path) -> None:
-    wanted = order(index, root)
+    wanted = install_request(index, root)
     engine_fakes.wheel(index, "six", "1.0", {"six.py": "ANSWER = 666\n"})
     fact = (
         r"cannot get six==1.0: the index offers a file with sha256 [0-9a-f]{64}, "
@@ -154,7 +198,7 @@ def test_a_wheel_of_other_content_from_the_index_is_refused(index: Path, root: P
 
 
 def test_a_wheel_of_other_content_in_an_offline_folder_is_refused(index: Path, root: Path) -> None:
-    wanted = replace(order(index, root), offline=index)
+    wanted = replace(install_request(index, root), offline=index)
     engine_fakes.wheel(index, "six", "1.0", {"six.py": "ANSWER = 666\n"})
     with pytest.raises(EngineError, match=r"cannot use .*six-1.0-py3-none-any.whl: its sha256 is"):
         install.install(wanted, world(FakePip(index), []))
@@ -162,7 +206,7 @@ def test_a_wheel_of_other_content_in_an_offline_folder_is_refused(index: Path, r
 
 def test_offline_needs_no_download_and_leaves_the_folder_as_it_is(index: Path, root: Path) -> None:
     run = FakePip(index)
-    install.install(replace(order(index, root), offline=index), world(run, []))
+    install.install(replace(install_request(index, root), offline=index), world(run, []))
     assert run.steps == ["ask", "venv", "unpack", "prove"]
     assert len(list(index.glob("*.whl"))) == 3
 
@@ -170,7 +214,7 @@ def test_offline_needs_no_download_and_leaves_the_folder_as_it_is(index: Path, r
 def test_an_incomplete_offline_folder_says_what_lacks_and_how_to_fill_it(
     index: Path, root: Path
 ) -> None:
-    wanted = replace(order(index, root), offline=index)
+    wanted = replace(install_request(index, root), offline=index)
     wanted = replace(wanted, python=None)  # the folder is looked at before any Python is
     (index / "six-1.0-py3-none-any.whl").unlink()
     fact = (
@@ -182,7 +226,7 @@ def test_an_incomplete_offline_folder_says_what_lacks_and_how_to_fill_it(
 
 
 def test_a_package_of_another_index_is_asked_for_there_second(index: Path, root: Path) -> None:
-    wanted = order(index, root, extra_index="https://example.org/cpu")
+    wanted = install_request(index, root, extra_index="https://example.org/cpu")
     (index / "torch-1.0+cpu-py3-none-any.whl").unlink()
     run = FakePip(index)
     fact = (
@@ -211,7 +255,7 @@ def test_pips_failures_become_one_line(index: Path, root: Path, output: str, fac
     run = FakePip(index)
     run.answer_to, run.answer = "download", Finished(1, output)
     with pytest.raises(EngineError, match=fact) as caught:
-        install.install(order(index, root), world(run, []))
+        install.install(install_request(index, root), world(run, []))
     assert "\n" not in str(caught.value)
 
 
@@ -248,7 +292,7 @@ def test_an_engine_that_is_not_what_it_should_be_is_not_used(
     run = FakePip(index)
     run.answer_to, run.answer = "prove", Finished(1 if "Trace" in report else 0, report)
     with pytest.raises(EngineError, match=fact):
-        install.install(order(index, root, disk_mib="2"), world(run, []))
+        install.install(install_request(index, root, disk_mib="2"), world(run, []))
     assert places.current(root) == before
     assert places.engines(root) == [before]
 
@@ -257,17 +301,17 @@ def test_a_processor_without_the_instructions_is_named(index: Path, root: Path) 
     run = FakePip(index)
     run.answer_to, run.answer = "prove", Finished(-signal.SIGILL, "")
     with pytest.raises(EngineError, match="AVX2"):
-        install.install(order(index, root), world(run, []))
+        install.install(install_request(index, root), world(run, []))
 
 
 def test_the_wrong_python_is_refused(index: Path, root: Path) -> None:
     for chosen in ("3.4", sys.executable):
-        wanted = replace(order(index, root, python="3.9"), python=chosen)
+        wanted = replace(install_request(index, root, python="3.9"), python=chosen)
         with pytest.raises(EngineError, match=r"files are for .*3\.9"):
             install.install(wanted, world(FakePip(index), []))
     with pytest.raises(EngineError, match="it is not a Python that can make environments"):
         install.install(
-            replace(order(index, root), python="/bin/absent"), world(FakePip(index), [])
+            replace(install_request(index, root), python="/bin/absent"), world(FakePip(index), [])
         )
 
 
@@ -342,10 +386,10 @@ def test_a_finished_download_is_not_repeated(index: Path, root: Path) -> None:
     run = FakePip(index)
     run.answer_to, run.answer = "unpack", Finished(1, "ERROR: no")
     with pytest.raises(EngineError):
-        install.install(order(index, root), world(run, []))
+        install.install(install_request(index, root), world(run, []))
     assert places.unfinished(root) == ["vllm-9.9.9-cpu"]
     run = FakePip(index)
-    install.install(order(index, root), world(run, []))
+    install.install(install_request(index, root), world(run, []))
     assert run.steps == ["ask", "venv", "unpack", "prove"]
 
 
@@ -353,9 +397,9 @@ def test_a_finished_unpacking_is_not_repeated(index: Path, root: Path) -> None:
     run = FakePip(index)
     run.answer_to, run.answer = "prove", Finished(1, "libnuma.so.1 is missing")
     with pytest.raises(EngineError):
-        install.install(order(index, root), world(run, []))
+        install.install(install_request(index, root), world(run, []))
     run = FakePip(index)
-    install.install(order(index, root), world(run, []))
+    install.install(install_request(index, root), world(run, []))
     assert run.steps == ["prove"]
 
 
@@ -367,7 +411,7 @@ def test_a_new_plugin_makes_a_copy_of_links_and_leaves_the_engine_in_use_alone(
     text = f"#!{first.path}/bin/python\n'{first.path}' '{first.path}.3'\n"
     script.write_text(text)
     plugin = engine_fakes.wheel(tmp_path, "plug", "1", {"plug.py": ""})
-    wanted = replace(order(index, root), plugin=plugin)
+    wanted = replace(install_request(index, root), plugin=plugin)
     run = FakePip(index)
     second = install.install(wanted, world(run, []))
     assert run.steps == ["ask", "plugin", "prove"]
@@ -380,7 +424,7 @@ def test_a_new_plugin_makes_a_copy_of_links_and_leaves_the_engine_in_use_alone(
     )
     assert script.read_text() == text
     # the same plugin again, or no word of one, changes nothing
-    for again in (wanted, order(index, root)):
+    for again in (wanted, install_request(index, root)):
         run = FakePip(index)
         assert install.install(again, world(run, [])) == second
         assert run.steps == ["ask"]
@@ -392,7 +436,9 @@ def test_a_plugin_that_was_ordered_and_is_not_there_is_no_engine(
 ) -> None:
     plugin = engine_fakes.wheel(tmp_path, "other", "1", {"other.py": ""})
     with pytest.raises(EngineError, match="the plugin caovan-vllm-sm75-turbo3 is not in it"):
-        install.install(replace(order(index, root), plugin=plugin), world(FakePip(index), []))
+        install.install(
+            replace(install_request(index, root), plugin=plugin), world(FakePip(index), [])
+        )
     assert places.current(root) is None
 
 
@@ -410,7 +456,9 @@ def test_a_copy_is_made_of_an_engine_whose_journal_was_left(
     first = installed(index, root)
     (first.path / places.STEPS).write_text("{}")  # killed between the marker and its end
     plugin = engine_fakes.wheel(tmp_path, "plug", "1", {"plug.py": ""})
-    second = install.install(replace(order(index, root), plugin=plugin), world(FakePip(index), []))
+    second = install.install(
+        replace(install_request(index, root), plugin=plugin), world(FakePip(index), [])
+    )
     assert second.name == "vllm-9.9.9-cpu.2"
 
 
@@ -424,7 +472,9 @@ def test_verify_reads_the_files_of_every_package_and_sees_what_python_would_run(
     plugin = engine_fakes.wheel(
         tmp_path, "caovan_vllm_sm75_turbo3", "1", {"plug.py": "", "own.pth": ""}
     )
-    engine = install.install(replace(order(index, root), plugin=plugin), world(FakePip(index), []))
+    engine = install.install(
+        replace(install_request(index, root), plugin=plugin), world(FakePip(index), [])
+    )
     assert findings(engine) == []
     site = next(engine.path.glob("lib/python3*/site-packages"))
     (site / "plug.py").write_text("changed")
@@ -479,12 +529,12 @@ def test_damage_is_told_where_the_engine_does_not_import_either(index: Path, roo
 def test_the_state_of_a_plugins_source_is_known_by_its_files(tmp_path: Path) -> None:
     (tmp_path / "build").mkdir()
     (tmp_path / "a.py").write_text("1")
-    before = build.plugin_identity(tmp_path)
+    before = environment.plugin_identity(tmp_path)
     (tmp_path / "build" / "a.py").write_text("left by pip")
     (tmp_path / "README.md").write_text("words")
-    assert build.plugin_identity(tmp_path) == before
+    assert environment.plugin_identity(tmp_path) == before
     (tmp_path / "a.py").write_text("2")
-    assert build.plugin_identity(tmp_path) != before
+    assert environment.plugin_identity(tmp_path) != before
 
 
 def test_what_others_free_on_the_disk_is_no_way_back(index: Path, root: Path) -> None:
@@ -512,5 +562,5 @@ def test_what_others_free_on_the_disk_is_no_way_back(index: Path, root: Path) ->
         progress=progress,
         free_bytes=lambda path: next(free) if path != root else 2**40,
     )
-    install.install(order(index, root), here)
+    install.install(install_request(index, root), here)
     assert seen == [2**19] * 3

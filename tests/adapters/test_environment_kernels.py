@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.engine_install import commands, kernels, places, toolkit
-from caovand.adapters.engine_install.build import clone
+from caovand.adapters.engine_install.environment import clone
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.engines.vllm.kernels import FOLDER, PLACE
 from caovand.engines.vllm.kernels import kernels as needed

@@ -122,7 +122,7 @@ def test_a_folder_knows_files_by_content_not_by_name(tmp_path: Path) -> None:
     file = wheel(other, "six", "1.0", {"six.py": "ANSWER = 6\n"})
     file.rename(other / "renamed.whl")
     folder = wheels.Folder(other)
-    assert {name: found.path.name for name, found in folder.find(read.pins).items()} == {
+    assert {name: found.name for name, found in folder.find(read.pins).items()} == {
         "six": "renamed.whl"
     }
 

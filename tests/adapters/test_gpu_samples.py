@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.gpu import nvml_library
-from caovand.adapters.gpu import samples as gpu_samples
+from caovand.adapters.gpu import figures, nvml_library
 from caovand.adapters.gpu.samples import GpuSampler
 from caovand.core.health.observation import GpuSample
 from caovand.engines.common.logs.rows.kernel import find_in_kernel
@@ -80,7 +79,7 @@ def test_a_card_in_the_hosts_memory_is_sampled_by_the_hosts(
         def nvmlDeviceGetMemoryInfo(self, card: int) -> Any:
             raise NVMLError_NotSupported("Not Supported")
 
-    monkeypatch.setattr(gpu_samples.host, "memory_mib", lambda: (124_546, 110_000))
+    monkeypatch.setattr(figures.host, "memory_mib", lambda: (124_546, 110_000))
     heard = start(Unified())
     heard.until(lambda s: (s.used_mib, s.total_mib, s.temperature) == (14_546, 124_546, 71))
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.adapters.network import http
+from caovand.adapters.network import completions, http
 from caovand.adapters.network.http import Endpoint, HttpResponse, Unanswered
 from caovand.core.printable import one_line
 from tests.examples import examples
@@ -124,7 +124,7 @@ def ask_everything(raw: Raw, data: bytes) -> list[str]:
     for ask in (
         lambda: http.call(raw.endpoint, "/health", LONG_S),
         lambda: http.read_count(raw.endpoint, "/load", "server_load", LONG_S),
-        lambda: http.complete(raw.endpoint, "/v1/completions", "m", [1], 1, LONG_S),
+        lambda: completions.complete(raw.endpoint, "/v1/completions", "m", [1], 1, LONG_S),
     ):
         try:
             got = ask()

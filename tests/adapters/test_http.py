@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.network import http
+from caovand.adapters.network.completions import complete
 from caovand.adapters.network.http import (
     Endpoint,
     HttpResponse,
     Unanswered,
     call,
-    complete,
     read_count,
 )
 from caovand.core.engine.record import Upload

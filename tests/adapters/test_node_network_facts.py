@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from caovand.adapters.files import safe_files
 from caovand.adapters.node_facts import firewall, gather, interfaces, rdma
 from caovand.adapters.privileges import capabilities
 from caovand.core.facts.inventory import Inventory
@@ -135,7 +136,7 @@ def test_rules_that_are_not_ours_to_read_are_none(
     def closed(*_: object) -> bytes:
         raise PermissionError
 
-    monkeypatch.setattr(firewall.safe_files, "read", closed)
+    monkeypatch.setattr(safe_files, "read", closed)
     assert firewall.active_firewall() == ""
 
 

@@ -143,7 +143,7 @@ def test_nothing_that_the_page_may_ask_changes_anything() -> None:
     changing = {"mode", "reload", "reset", "restart", "retry", "start", "stop"}
     changing |= {"key_add", "key_revoke"}
     not_for_it = {"keys", "wait"}
-    assert {*verbs.VERBS} == {*changing, *not_for_it, *READING, *lines.OF_THE_GATEWAY}
+    assert {*verbs.VERBS} == {*changing, *not_for_it, *READING, *lines.GATEWAY_REQUESTS}
     assert lines.PAGE_REQUESTS == READING
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.gpu.pcie_errors import count_corrected
-from caovand.engines.common.checks import MIN_LINK_ERRORS, link_checks
+from caovand.core.doctor.checks import MIN_LINK_ERRORS, link_checks
 from tests.cli.test_offline_verbs import GOOD
 from tests.core.machines import turing
 

@@ -103,7 +103,7 @@ def test_what_is_replaced_is_never_what_a_link_leads_to(tmp_path: Path) -> None:
     canary.write_text("as it was")
     for name in ("a", ".a.new", "a.part"):
         (tmp_path / name).symlink_to(canary)
-    places.write_atomically(tmp_path / "a", "new")
+    safe_files.replace(tmp_path / "a", "new", 0o644)
     assert (tmp_path / "a").read_text() == "new"
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
     assert canary.read_text() == "as it was"
@@ -211,3 +211,12 @@ def test_a_file_that_is_replaced_gets_the_owner_it_should_have(tmp_path: Path) -
     assert (seen.st_uid, seen.st_gid, seen.st_mode & 0o7777) == (12345, 12346, 0o640)
     safe_files.create(tmp_path / "b", "", 0o600, (-1, 12346))
     assert ((tmp_path / "b").stat().st_uid, (tmp_path / "b").stat().st_gid) == (0, 12346)
+
+
+def test_a_file_of_the_system_that_cannot_be_read_is_empty(tmp_path: Path) -> None:
+    assert "MemTotal" in safe_files.read_or_empty(Path("/proc/meminfo"))
+    assert safe_files.read_or_empty(tmp_path / "absent") == ""
+    os.mkfifo(tmp_path / "fifo")
+    assert safe_files.read_or_empty(tmp_path / "fifo") == ""
+    (tmp_path / "odd").write_bytes(b"/\xff")
+    assert os.fsencode(safe_files.read_or_empty(tmp_path / "odd", "surrogateescape")) == b"/\xff"

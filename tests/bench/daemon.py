@@ -26,7 +26,8 @@ from typing import Any
 from caovand.adapters.child import Child, Launch
 from caovand.adapters.engine.pump import LogSinks, Ring, RotatedFile
 from caovand.adapters.log import Echo
-from caovand.adapters.network.http import Endpoint, complete
+from caovand.adapters.network.completions import complete
+from caovand.adapters.network.http import Endpoint
 from caovand.adapters.system import processes
 from caovand.cli.common.client import DaemonClient
 from caovand.core.config.schema import WatchSection

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from caovand.cli import doctor
 from caovand.cli import plan as plan_verb
-from caovand.cli.common import doctor_facts, survey
+from caovand.cli.common import survey
 from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.doctor import examination, facts
 from caovand.cli.main import main
 from caovand.core.config.schema import Config
-from caovand.engines.common.checks import port_checks
+from caovand.core.doctor.checks import port_checks
 from tests.cli.test_offline_verbs import GOOD
 from tests.ports import free_port
 
@@ -36,7 +36,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
         raise AssertionError("the engine was asked")
 
     monkeypatch.setattr(plan_verb, "inspect", asked)
-    monkeypatch.setattr(doctor_facts, "find_orphans", lambda: ())  # other tests' engines
+    monkeypatch.setattr(facts, "find_orphans", lambda: ())  # other tests' engines
 
     def write(text: str) -> list[str]:
         path = tmp_path / "caovan.toml"
@@ -81,7 +81,7 @@ def test_the_doctor_fails_an_empty_path(
     configured: Configure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        doctor, "inspect", lambda *_: survey.SurveyedMachine(GOOD.gpus, GOOD.host, GOOD.engine)
+        examination, "inspect", lambda *_: survey.SurveyedMachine(GOOD.gpus, GOOD.host, GOOD.engine)
     )
     assert main(["doctor", *configured(""), "--json"]) == Exit.FAILED
     checks = json.loads(capsys.readouterr().out)["checks"]
@@ -98,11 +98,11 @@ def test_the_doctor_checks_the_caches_of_the_running_daemon(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(
-        doctor, "inspect", lambda *_: survey.SurveyedMachine(GOOD.gpus, GOOD.host, GOOD.engine)
+        examination, "inspect", lambda *_: survey.SurveyedMachine(GOOD.gpus, GOOD.host, GOOD.engine)
     )
     cache = tmp_path / "of-the-daemon"
     answer = {"daemon": {"cache": str(cache)}, "mode_origin": "file", "mode": "auto"}
-    monkeypatch.setattr(doctor, "running", lambda _: answer)
+    monkeypatch.setattr(examination, "running", lambda _: answer)
     main(["doctor", *configured(""), "--json"])
     checks = json.loads(capsys.readouterr().out)["checks"]
     (found,) = (one["text"] for one in checks if one["group"] == "caches")
@@ -116,10 +116,10 @@ def test_the_port_of_the_daemons_own_engine_is_neither_free_nor_taken() -> None:
         port = free_port()
         server.bind(("127.0.0.1", port))
         server.listen()
-        own = doctor_facts.port_facts(port, frozenset({os.getpid()}), elsewhere=False)
-        others = doctor_facts.port_facts(port, frozenset({1}), elsewhere=False)
-        unknown = doctor_facts.port_facts(port, frozenset(), elsewhere=True)
-    free = doctor_facts.port_facts(port, frozenset({os.getpid()}), elsewhere=False)
+        own = facts.port_facts(port, frozenset({os.getpid()}), elsewhere=False)
+        others = facts.port_facts(port, frozenset({1}), elsewhere=False)
+        unknown = facts.port_facts(port, frozenset(), elsewhere=True)
+    free = facts.port_facts(port, frozenset({os.getpid()}), elsewhere=False)
     found = [list(port_checks(replace(GOOD, **one))) for one in (own, others, unknown, free)]
     (used,), (taken,), nothing, (unused,) = found
     assert used.text == f"port {port} is used by the engine that the daemon runs"

@@ -23,16 +23,17 @@ from caovand.adapters.system.processes import Process
 from caovand.cli import doctor, serve
 from caovand.cli import inventory as inventory_verb
 from caovand.cli import plan as plan_verb
-from caovand.cli.common import orphans, survey
+from caovand.cli.common import survey
 from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.doctor import examination, orphans, own_machine
 from caovand.cli.main import main
 from caovand.core.config.schema import Config
+from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.facts.all_reduce import AllReduceResult
-from caovand.core.facts.checks import DoctorFacts
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host
 from caovand.core.facts.inventory_file import BadInventory, parse, render
 from caovand.core.problem import Problem
-from caovand.engines.vllm.checkup import checkup
+from caovand.engines.vllm.doctor import checkup
 from caovand.engines.vllm.memory.candidate import Candidate, Kernels
 from caovand.engines.vllm.memory.estimate import estimate
 from caovand.engines.vllm.planning.decisions import forecast
@@ -152,7 +153,7 @@ def test_every_stage_of_a_plan_has_a_bar_and_its_sizes(
     assert main(words) == Exit.DONE
     text = capsys.readouterr().out
     assert "stage 0 on card 0: layer 0\n" in text
-    assert "stage 1 on card 1: layer 1; it has the least room" in text
+    assert "stage 1 on card 1: layer 1; it has the least free memory" in text
     assert text.count("  22.0 GiB\n") == text.count("█ CUDA 0.") == 2
 
 
@@ -177,7 +178,7 @@ def test_a_plan_that_does_not_fit_says_so_in_words(
     saved.write_text(json.dumps(render(full, HOST, CUDA)))
     main(["plan", str(model), "--inventory", str(saved)])
     said = capsys.readouterr().out
-    assert "no room is left for a cache" in said
+    assert "no memory is left for a cache" in said
     assert "-" not in said.split("does not fit: ")[1].split(";")[0]
 
 
@@ -239,7 +240,7 @@ def test_a_plan_beside_a_daemon_is_of_its_file_and_mode(
     machine = survey.SurveyedMachine(turing(2), HOST, CUDA)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
     monkeypatch.setattr(plan_verb, "inspect", lambda *asked, **named: machine)
-    monkeypatch.setattr(doctor, "inspect", lambda *asked, **named: machine)
+    monkeypatch.setattr(examination, "inspect", lambda *asked, **named: machine)
     with tempfile.TemporaryDirectory(prefix="caovan-") as folder:
         daemon = FakeDaemon(Path(folder))
         try:
@@ -564,7 +565,7 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
         (
             replace(GOOD, engine=replace(FIXED, states="fail: a is not b")),
             "WARN",
-            "would spoil vLLM 0.21.0's answers (a is not b)",
+            "would corrupt vLLM 0.21.0's answers (a is not b)",
         ),
         (replace(GOOD, half_asked=True), "WARN", "still being imported"),
         (
@@ -833,7 +834,7 @@ def test_a_process_that_has_outlived_its_engine_is_an_orphan_whichever_engine_it
     }
     table = {pid: Process(pid, 1, parent, of, 0, "") for pid, (parent, of, _) in rows.items()}
     commands = {pid: command for pid, (_, _, command) in rows.items()}
-    found = [one.pid for one in orphans.orphans(table, commands)]
+    found = [one.pid for one in orphans.orphans_in(table, commands)]
     assert found == [21, 22, 23, 41, 61, 62, 81]
 
 
@@ -875,7 +876,7 @@ def test_root_reads_no_file_of_another_because_a_daemon_names_it(tmp_path: Path)
 def test_the_doctor_names_what_keeps_the_engine_from_caovan(
     confine: bool, abi: int, user: str, verdict: str, words: str
 ) -> None:
-    found = doctor.confinement_check(confine, abi, user)
+    found = own_machine.confinement_check(confine, abi, user)
     assert (found.group, found.verdict) == ("confinement", verdict)
     assert words in found.text
 
@@ -888,7 +889,7 @@ def test_the_doctor_names_what_keeps_the_engine_from_caovan(
     ],
 )
 def test_the_doctor_names_the_engines_user(user: str, why: str, words: str) -> None:
-    found = doctor.user_check(user, why)
+    found = own_machine.user_check(user, why)
     assert (found.group, found.verdict) == ("confinement", "PASS")
     assert words in found.text
 
@@ -897,23 +898,23 @@ def test_the_doctor_says_what_keeps_the_page_from_being_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     on, page = "127.0.0.1:9480", {"url": "http://127.0.0.1:9480/", "problem": ""}
-    assert list(doctor.server_checks(PAGE, "", None)) == []
-    (served,) = doctor.server_checks(PAGE, on, page)
+    assert list(own_machine.server_checks(PAGE, "", None)) == []
+    (served,) = own_machine.server_checks(PAGE, on, page)
     assert (served.verdict, served.text) == ("PASS", f"the page is served on {page['url']}")
-    (warned,) = doctor.server_checks(
+    (warned,) = own_machine.server_checks(
         PAGE, on, {**page, "problem": "cannot serve the page: it is taken"}
     )
     assert (warned.verdict, warned.text) == ("WARN", "cannot serve the page: it is taken")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        (warned,) = doctor.server_checks(PAGE, f"127.0.0.1:{port}", None)
+        (warned,) = own_machine.server_checks(PAGE, f"127.0.0.1:{port}", None)
         assert (warned.verdict, warned.remedy) == ("WARN", "set another [page] listen")
         assert str(port) in warned.text
     monkeypatch.setattr(server_process, "has_library", lambda: False)
-    (warned,) = doctor.server_checks(PAGE, on, None)
+    (warned,) = own_machine.server_checks(PAGE, on, None)
     assert "aiohttp" in warned.text
     assert "python3-aiohttp" in warned.remedy
-    (warned,) = doctor.server_checks(GATEWAY, on, None)
+    (warned,) = own_machine.server_checks(GATEWAY, on, None)
     assert (warned.group, warned.text[:24]) == ("gateway", "cannot serve the gateway")
 
 

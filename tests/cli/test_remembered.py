@@ -10,9 +10,10 @@ import pytest
 
 from caovand.adapters import model_folder
 from caovand.adapters.files import config_file, state_file
-from caovand.cli import doctor, serve
 from caovand.cli import plan as plan_verb
+from caovand.cli import serve
 from caovand.cli.common import survey
+from caovand.cli.doctor import examination
 from caovand.cli.main import main
 from caovand.core.config.schema import Config, ModelSection
 from caovand.core.facts.inventory import Inventory
@@ -37,7 +38,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Inventory:
     monkeypatch.delenv("CAOVAN_AUTO_SPEC", raising=False)
     seen = survey.SurveyedMachine(turing(2), HOST, CUDA)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
-    for module in (doctor, plan_verb, serve):
+    for module in (examination, plan_verb, serve):
         monkeypatch.setattr(module, "inspect", lambda *asked, **named: seen)
     return Inventory(seen.gpus, seen.host, CUDA, QWEN_27B_AWQ)
 

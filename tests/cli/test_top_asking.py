@@ -113,7 +113,8 @@ def test_pids_of_another_host_get_no_name_from_this_one() -> None:
 def test_one_screen_of_text_has_the_latest_events() -> None:
     many = tuple(EventLine("06:00:00", "state", f"event {n}") for n in range(50))
     found = [
-        line.plain for line in screen.once(replace(SERVES, event_lines=many), 80, TerminalStyle())
+        line.plain
+        for line in screen.one_off(replace(SERVES, event_lines=many), 80, TerminalStyle())
     ]
     assert found[-1].endswith("event 49")
     assert sum("  state    event" in line for line in found) == 10

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from caovand.core.cluster.checks import compare
+from caovand.core.cluster.checks import Measurements, Requirements, compare
 from caovand.core.cluster.node import NodeCard, NodeFacts
 from caovand.core.engine.record import Package
 from caovand.core.facts.checks import CheckResult
@@ -27,6 +27,7 @@ LOOPBACK = (
     " or set [cluster] interface"
 )
 RAY = Package("Ray", "ray", lambda facts: facts.ray)
+NEAR = Measurements(0.0003, 0.01)
 A10 = NodeCard("NVIDIA A10", 23028, (8, 6), 23028)
 
 
@@ -39,7 +40,7 @@ def found(
 ) -> tuple[CheckResult, ...]:
     """What is found with these changes of two equal nodes."""
     one, other = replace(HEAD, **(head or {})), replace(WORKER, **(worker or {}))
-    return compare(one, other, round_trip_s, offset_s, package=package)
+    return compare(one, other, Measurements(round_trip_s, offset_s), Requirements(package=package))
 
 
 def test_equal_nodes_pass_and_it_is_said_in_what() -> None:
@@ -217,16 +218,16 @@ def test_what_only_costs_speed(worker: dict[str, Any], text: str, remedy: str) -
 
 
 def test_cards_that_differ_hold_each_other_back_where_layers_are_summed_over_them() -> None:
-    (only,) = compare(HEAD, replace(WORKER, cards=(T4, A10)), 0.0003, 0.01, all_reduces=True)
+    (only,) = compare(HEAD, replace(WORKER, cards=(T4, A10)), NEAR, Requirements(all_reduces=True))
     assert only.text.endswith(" on gpu2; the smallest sets the share of all")
     assert only.remedy == "use equal cards, for example by [engine] gpus"
 
 
 def test_peer_to_peer_counts_between_the_ranks_of_a_node() -> None:
     without = replace(WORKER, p2p=False)
-    (only,) = compare(HEAD, without, 0.0003, 0.01, ranks=2)
+    (only,) = compare(HEAD, without, NEAR, Requirements(ranks=2))
     assert only.text.endswith("those of gpu2 do not: gpu2 sets the pace of all")
-    assert compare(HEAD, without, 0.0003, 0.01, ranks=1)[0].verdict == "PASS"
+    assert compare(HEAD, without, NEAR, Requirements(ranks=1))[0].verdict == "PASS"
 
 
 def test_what_is_no_difference() -> None:
@@ -376,10 +377,10 @@ def test_what_is_just_good_enough_is_not_named() -> None:
 @examples(200)
 @given(NODES, NODES)
 def test_any_two_nodes_can_be_compared(head: NodeFacts, worker: NodeFacts) -> None:
-    results = compare(head, worker, 0.001, 0.0)
+    results = compare(head, worker, Measurements(0.001, 0.0), Requirements())
     assert results
     assert all("\n" not in one.text + one.remedy for one in results)
-    assert compare(head, worker, 0.001, 0.0) == results
+    assert compare(head, worker, Measurements(0.001, 0.0), Requirements()) == results
 
 
 @pytest.mark.parametrize(

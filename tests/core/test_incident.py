@@ -62,7 +62,7 @@ def test_no_secret_is_in_it_wherever_it_stands() -> None:
     case = FailureContext(
         FINDING, lines, {"reason": "sesame-4711"}, PLAN, secrets=("sesame-4711", "")
     )
-    case = replace(case, extra_args=engine_of().arguments.shown(PLAN.extra_args))
+    case = replace(case, extra_args=engine_of().arguments.redact(PLAN.extra_args))
     text = json.dumps(report(case))
     for secret in ("sesame", "4711", "hf_abc"):
         assert secret not in text
@@ -106,7 +106,7 @@ def test_a_failure_that_is_only_waited_out_has_one_incident() -> None:
     ):
         assert incident.dedup_mark(other) not in ("", first)
     # Of these there are only so many: they end in another plan, or in giving up.
-    for verdict in ("fail", "lower", "again"):
+    for verdict in ("fail", "degrade", "again"):
         assert incident.dedup_mark(replace(once, remedy=Decision(verdict))) == ""  # type: ignore[arg-type]
 
 

@@ -173,7 +173,10 @@ def test_a_build_that_memory_did_not_hold_takes_fewer_compilers_first(
     told: dict[str, str],
 ) -> None:
     killed = found("host-oom", "warmup", **told)
-    assert [decide(plan_of(jobs=12), killed, n, FREE).verdict for n in (1, 2)] == ["again", "lower"]
+    assert [decide(plan_of(jobs=12), killed, n, FREE).verdict for n in (1, 2)] == [
+        "again",
+        "degrade",
+    ]
     rungs = ["jobs 6", "jobs 3", "jobs 1", "sequences 1", "mtp-off off"]
     assert descent(plan_of(jobs=12), killed) == rungs
     lower = lowered(plan_of(jobs=12), killed)
@@ -253,7 +256,7 @@ def test_the_plugin_leaves_and_other_plugins_stay() -> None:
 def test_memory_that_others_hold_is_shared_for_now_and_not_remembered() -> None:
     finding = found("vram-busy", "engine", free="12.9", total="22.0", wanted="19.1")
     decisions = [decide(plan_of(), finding, repeats, FREE) for repeats in (1, 2, 3, 4)]
-    assert [decision.verdict for decision in decisions] == ["hold", "hold", "hold", "lower"]
+    assert [decision.verdict for decision in decisions] == ["hold", "hold", "hold", "degrade"]
     lower = decisions[-1].plan
     assert lower is not None
     assert lower.value("gpu_memory_utilization") == 0.563
@@ -272,11 +275,11 @@ def test_memory_that_others_hold_is_shared_for_now_and_not_remembered() -> None:
         ("gpu-lost", ["hold", "hold", "hold"]),
         ("port-busy", ["hold", "hold", "hold"]),
         ("network", ["again", "again", "again"]),
-        ("illegal-access", ["again", "lower", "lower"]),
-        ("hang", ["again", "lower", "lower"]),
-        ("kv-cache-none", ["lower", "lower", "lower"]),
-        ("plugin-error", ["lower", "lower", "lower"]),
-        ("unknown", ["again", "again", "lower"]),
+        ("illegal-access", ["again", "degrade", "degrade"]),
+        ("hang", ["again", "degrade", "degrade"]),
+        ("kv-cache-none", ["degrade", "degrade", "degrade"]),
+        ("plugin-error", ["degrade", "degrade", "degrade"]),
+        ("unknown", ["again", "again", "degrade"]),
     ],
 )
 def test_patience_with_failures_in_a_row(failure: Failure, verdicts: list[str]) -> None:
@@ -290,7 +293,10 @@ def test_an_engine_that_was_killed_gets_more_patience_than_one_that_crashed() ->
     told = [
         [decide(plan_of(), f, n, FREE).verdict for n in (1, 2, 3, 4)] for f in (killed, crashed)
     ]
-    assert told == [["again", "again", "again", "lower"], ["again", "lower", "lower", "lower"]]
+    assert told == [
+        ["again", "again", "again", "degrade"],
+        ["again", "degrade", "degrade", "degrade"],
+    ]
 
 
 # -- what the operator forbids --------------------------------------------------------------
@@ -498,7 +504,7 @@ def test_a_lower_plan_comes_with_its_words_and_nothing_else_does(
     plan: Plan, finding: Finding, rules: LadderRules, repeats: int
 ) -> None:
     decision = decide(plan, finding, repeats, rules)
-    assert (decision.plan is not None) == (decision.verdict == "lower")
+    assert (decision.plan is not None) == (decision.verdict == "degrade")
     assert decision.text
     if decision.plan:
         assert decision.plan.rungs == (*plan.rungs, decision.rung)

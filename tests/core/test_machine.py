@@ -56,7 +56,7 @@ OPERATOR = (Start, Restart, Reconfigured, Stop)
 def judge(plan: Plan, finding: Finding, repeats: int) -> Decision:
     """Lower A to B after an out-of-memory, wait for a lost card, give up on bad arguments."""
     if finding.failure == "device-oom-load" and plan.model == "A":
-        return Decision("lower", PLANS[1])
+        return Decision("degrade", PLANS[1])
     if finding.failure == "gpu-lost":
         return Decision("hold", excused=True)
     if finding.failure == "network":
@@ -557,10 +557,10 @@ def test_an_inspection_may_take_longer_than_the_time_between_two_in_hold() -> No
     later = 16.0 + 2 * RULES.watch.recheck_s
     s, actions = step(s, TimePassed(at=later), RULES)
     assert actions == ()
-    assert s.looking
+    assert s.rechecking
     assert not after(
         s, StartRefused(at=later, inspection=look.number, finding=BUSY, hold=True)
-    ).looking
+    ).rechecking
     assert (
         after(s, Planned(at=later, inspection=look.number, plan=PLANS[0])).state is State.STARTING
     )
@@ -648,7 +648,7 @@ def test_a_restart_with_the_plan_that_served_has_nothing_to_go_back_to() -> None
 def test_a_step_that_costs_nothing_but_time_is_taken_before_the_way_back(served: bool) -> None:
     """As a fresh cache for compiled code is: the changed plan is what is wanted."""
     free = replace(PLANS[2], taken=(Taken("fresh-cache", degrades=False),))
-    rules = replace(RULES, judge=lambda *_: Decision("lower", free))
+    rules = replace(RULES, judge=lambda *_: Decision("degrade", free))
     s = serving(PLANS[0])
     s = after(s, Reconfigured(at=1.0))
     s = after(s, Planned(at=2.0, inspection=s.inspection, plan=PLANS[2]))
@@ -666,7 +666,7 @@ def test_a_step_that_costs_nothing_but_time_is_taken_before_the_way_back(served:
 def test_a_step_back_that_the_judge_has_chosen_refuses_nothing() -> None:
     """The draft tuner's trial, and a failed `retry --full`, are nobody's changed file."""
     for back in (PLANS[0], None):
-        rules = replace(RULES, judge=lambda *_, to=back: Decision("lower", to))
+        rules = replace(RULES, judge=lambda *_, to=back: Decision("degrade", to))
         s = after(serving(PLANS[0]), Reconfigured(at=1.0))
         s = after(s, Planned(at=2.0, inspection=s.inspection, plan=PLANS[2]))
         s = after(s, Gone(at=3.0, generation=s.generation))

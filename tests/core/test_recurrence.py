@@ -165,7 +165,7 @@ def test_a_crash_that_says_why_is_not_counted_with_kills() -> None:
     life = Life()
     for finding in (KILLED, KILLED, SEGFAULT, KILLED):
         assert life.fail(finding).verdict == "again"
-    assert life.fail(SEGFAULT).verdict == "lower"
+    assert life.fail(SEGFAULT).verdict == "degrade"
 
 
 def test_in_a_row_no_failure_is_too_long_ago() -> None:
@@ -203,7 +203,7 @@ def test_a_step_is_taken_only_for_what_came_more_often_than_there_is_patience(
     for finding in findings:
         met[finding.kind] = met.get(finding.kind, 0) + 1
         plan = life.s.plan
-        if life.fail(finding).verdict == "lower":
+        if life.fail(finding).verdict == "degrade":
             assert met[finding.kind] > patience(finding)
         if life.s.plan != plan:
             met = {}

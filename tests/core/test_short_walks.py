@@ -223,7 +223,7 @@ def test_the_ladder_of_one_history_ends(seed: int) -> None:
             event = Exited(at=at, generation=s.generation, finding=found[s.spawns % len(found)])
         elif s.state is State.RECYCLING:
             event = Gone(at=at, generation=s.generation)
-        elif s.state is State.STARTING or s.looking:
+        elif s.state is State.STARTING or s.rechecking:
             event = Planned(
                 at=at, inspection=looks.number, plan=looks.plan or PLANS[seed % len(PLANS)]
             )

@@ -11,7 +11,7 @@ from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.shortfalls import oldest_card
 from caovand.core.plan import Plan
-from caovand.engines.vllm.checkup import checkup
+from caovand.engines.vllm.doctor import checkup
 from tests.cli.test_offline_verbs import GOOD
 from tests.core.machines import CPU, CUDA, H200, HOST, QWEN_27B, TINY_HYBRID, inventory, plan
 

@@ -8,7 +8,7 @@ import pytest
 
 from caovand.core.checkpoint.config_json import describe
 from caovand.core.checkpoint.quantisation import kept_as_floats
-from caovand.engines.vllm.machine.ranks import indivisible
+from caovand.engines.vllm.machine.ranks import shape_problem
 from tests.boxes.models import GLM_AIR
 from tests.core.test_config_json import DENSE
 
@@ -39,8 +39,8 @@ def test_the_groups_of_experts_do_not_limit_the_split_of_floats() -> None:
     listed = ["shared_experts", "model.layers.0."]
     how = {**AWQ, "group_size": 128, "modules_to_not_convert": listed}
     card = describe({**GLM_AIR, "quantization_config": how})
-    assert indivisible(card, 4, whole_experts=True) is None
-    problem = indivisible(card, 4)
+    assert shape_problem(card, 4, whole_experts=True) is None
+    problem = shape_problem(card, 4)
     assert problem
     assert "its experts of 1408" in problem.fact
 

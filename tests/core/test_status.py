@@ -15,6 +15,8 @@ from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan, Setting, Taken
 from caovand.core.reporting.status import (
+    DaemonFacts,
+    EngineFacts,
     SlotFacts,
     describe,
     entry,
@@ -42,8 +44,8 @@ PLAN = Plan(
     taken=(Taken("mtp-3"),),
 )
 FACTS = SlotFacts(
-    version="1", pid=7, mode="auto", mode_origin="f", config_path="f", engine_pid=42,
-    reported={}, figures={}, revision=1,
+    daemon=DaemonFacts(version="1", pid=7, config="f"), engine=EngineFacts(pid=42),
+    mode="auto", mode_origin="f", figures={}, revision=1,
 )  # fmt: skip
 SERVING = Snapshot(state=State.SERVING, since=100.0, plan=PLAN, spawns=3, deadline=700.0)
 
@@ -77,8 +79,10 @@ def test_every_state_has_a_document_that_is_json_and_one_line(
 def test_what_an_engine_did_is_shown_only_while_there_is_one(state: State) -> None:
     facts = replace(
         FACTS,
-        reported={"kv_gib": 2.0},
-        forecast=MemoryEstimate(True, 0.9, 1.0, 2048.0, 1.0, 1, 1, 1.0, 1.0, (("kv", 2048.0),)),
+        engine=EngineFacts(
+            reported={"kv_gib": 2.0},
+            forecast=MemoryEstimate(True, 0.9, 1.0, 2048.0, 1.0, 1, 1, 1.0, 1.0, (("kv", 2048.0),)),
+        ),
     )
     document = describe(Snapshot(state=state, plan=PLAN), facts, 1.0)
     gone = state in (State.STOPPED, State.BACKOFF, State.HOLD, State.FAILED)
@@ -136,7 +140,7 @@ def test_whoever_is_not_of_the_group_reads_no_line_of_the_log() -> None:
 )
 def test_nor_what_the_engine_answered_or_printed_elsewhere(failure: Failure, phase: str) -> None:
     finding = Finding(failure, "/v1/completions: HTTP 500: secret", phase)
-    decision = Decision("lower", text="without secret", obstacles=("secret is pinned",))
+    decision = Decision("degrade", text="without secret", obstacles=("secret is pinned",))
     snapshot = Snapshot(
         State.BACKOFF, finding=finding, reason=finding.text, remedy=decision,
         detail='"secret-model.safetensors" 12 %',
@@ -157,7 +161,7 @@ def test_nor_what_the_engine_answered_or_printed_elsewhere(failure: Failure, pha
 def test_a_start_shows_the_steps_of_whatever_engine_it_is(
     phase: str, step: str | None, title: str | None
 ) -> None:
-    facts = replace(FACTS, phases=tabby.LOG.phases)
+    facts = replace(FACTS, engine=EngineFacts(phases=tabby.LOG.phases))
     document = describe(Snapshot(State.STARTING, phase=phase), facts, 1.0)
     assert (document["step"], document["phase_title"]) == (step, title)
     later = describe(replace(SERVING, phase=phase), facts, 1.0)
@@ -221,7 +225,12 @@ def test_a_new_compile_cache_is_a_step_and_no_degradation() -> None:
 
 def test_output_that_the_log_lacks_is_counted() -> None:
     assert describe(SERVING, FACTS, 1.0)["log_bytes_lost"] == 0
-    assert describe(SERVING, replace(FACTS, log_bytes_lost=9), 1.0)["log_bytes_lost"] == 9
+    assert (
+        describe(SERVING, replace(FACTS, engine=EngineFacts(log_bytes_lost=9)), 1.0)[
+            "log_bytes_lost"
+        ]
+        == 9
+    )
 
 
 # -- several slots ---
@@ -264,12 +273,14 @@ def test_the_document_for_everybody_shows_no_slots_secrets() -> None:
 
 
 def test_kernels_that_are_not_used_are_a_warning() -> None:
-    refused = replace(FACTS, reported={"kernels_refusal": "use --dtype half"})
+    refused = replace(FACTS, engine=EngineFacts(reported={"kernels_refusal": "use --dtype half"}))
     warning = "caovan's kernels are not used: use --dtype half"
     assert describe(SERVING, refused, 1.0)["warnings"] == [warning]
     assert describe(SERVING, FACTS, 1.0)["warnings"] == []
     path = "cannot load /home/alice/secret/libcaovan_sm75.so"
-    document = describe(SERVING, replace(FACTS, reported={"kernels_refusal": path}), 1.0)
+    document = describe(
+        SERVING, replace(FACTS, engine=EngineFacts(reported={"kernels_refusal": path})), 1.0
+    )
     assert "secret" not in str(public(document))
     assert public(document)["warnings"] == ["caovan's kernels are not used"]
     assert (

@@ -21,7 +21,7 @@ from caovand.core.tuning.evidence import (
     Measurements,
     band_of,
     context_after,
-    measured,
+    measure_steps,
 )
 from caovand.core.tuning.model import ENOUGH_STEPS, estimate
 from caovand.core.tuning.moves import COOL_DOWN_S, MIN_GAIN, REST_S, Moment, judge, move, suggestion
@@ -222,7 +222,7 @@ def point(
 
 
 def test_only_steps_of_one_request_alone_count() -> None:
-    found = measured(point(0), point(100), 5.0, 105.0)
+    found = measure_steps(point(0), point(100), 5.0, 105.0)
     assert found is not None
     assert (found[0], found[1].steps, found[1].step_s) == (0, 100, pytest.approx(0.02))
     assert context_after(5.0, point(0), point(100, running=2)) is None
@@ -231,8 +231,8 @@ def test_only_steps_of_one_request_alone_count() -> None:
     assert context_after(5.0, point(0), point(100, outputs=101)) is None
     brief = point(100, prompts=1, tokens=300, outputs=108)
     assert context_after(50_000.0, point(0), brief) is None
-    assert measured(point(0), point(100), 5.0, None) is None
-    assert measured(point(5), point(5), 5.0, 5.0) is None
+    assert measure_steps(point(0), point(100), 5.0, None) is None
+    assert measure_steps(point(5), point(5), 5.0, 5.0) is None
 
 
 def test_the_context_is_the_prompt_and_what_was_generated_since() -> None:
@@ -257,15 +257,15 @@ def test_of_several_prompts_the_mean_counts_unless_a_long_one_may_be_under_way()
 
 def test_steps_of_two_requests_count_if_both_are_of_one_band() -> None:
     before, after = point(0), point(250, prompts=1, tokens=500)
-    assert measured(before, after, 300.0, 500.0) is not None
-    assert measured(before, after, 60_000.0, 500.0) is None
-    assert measured(before, after, None, 500.0) is None
-    assert measured(point(0, 0), after, 60_000.0, 500.0) is not None
+    assert measure_steps(before, after, 300.0, 500.0) is not None
+    assert measure_steps(before, after, 60_000.0, 500.0) is None
+    assert measure_steps(before, after, None, 500.0) is None
+    assert measure_steps(point(0, 0), after, 60_000.0, 500.0) is not None
 
 
 def test_a_context_belongs_to_the_last_band_that_it_reaches() -> None:
     assert [band_of(context) for context in (0, 8191, 8192, 32768, 1e9)] == [0, 0, 1, 2, 2]
-    found = measured(point(0), point(100), 39_900.0, 40_000.0)
+    found = measure_steps(point(0), point(100), 39_900.0, 40_000.0)
     assert found is not None
     assert found[0] == 2
 
@@ -341,8 +341,8 @@ def test_a_depth_that_failed_is_not_tried_again() -> None:
 
 def test_what_could_not_be_planned_costs_no_move() -> None:
     tried = move(record_of((3, seen(0.02, (0.0, 0.0, 0.0)))), 0.0).record
-    assert tried.unplanned().moves == ()
-    assert tried.unplanned().refused == {0}
+    assert tried.refuse_unplanned().moves == ()
+    assert tried.refuse_unplanned().refused == {0}
 
 
 READY = Moment(stable=True, failed_s=COOL_DOWN_S, idle_s=900, quiet_s=900)

@@ -514,7 +514,7 @@ def test_an_engine_that_exits_is_started_again_by_the_same_plan(world: World) ->
 
 def test_no_engine_is_started_beside_one_that_could_not_be_ended(world: World) -> None:
     async def outlives(child: Child, *_: object) -> Sequence[Process]:
-        return child.look()
+        return child.refresh()
 
     told = []
 
@@ -523,7 +523,7 @@ def test_no_engine_is_started_beside_one_that_could_not_be_ended(world: World) -
             told.append(left)
 
     async def story(daemon: Running) -> None:
-        daemon.one.run.part = Told()
+        daemon.one.part = Told()
         daemon.start()
         await daemon.until(State.SERVING)
         first = daemon.pid

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from caovand.adapters.network import http
+from caovand.adapters.network import completions, http
 from caovand.adapters.network.http import Endpoint, HttpResponse, Unanswered
 from caovand.core.healing.failure import Finding
 from caovand.core.health.canary import NOT_JSON, PROMPT, TOKENS
@@ -38,12 +38,12 @@ class Fake:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, busy: Sequence[int] = ()) -> None:
         self.answers: list[str | Exception] = []
         self.busy, self.asked, self.tokens = list(busy), 0, 0
-        monkeypatch.setattr(http, "complete_as_json", self.continued)
+        monkeypatch.setattr(completions, "complete_as_json", self.continued)
         monkeypatch.setattr(http, "call", self.call)
 
-    def continued(self, *asked: Any, logprobs: int) -> str:
-        assert asked[3:5] == (PROMPT, TOKENS)
-        assert logprobs == 2
+    def continued(self, _: Endpoint, path: str, body: Mapping[str, Any], timeout_s: float) -> str:
+        assert (body["prompt"], body["max_tokens"]) == (PROMPT, TOKENS)
+        assert body["logprobs"] == 2
         answer = self.answers[self.asked]
         self.asked += 1
         self.tokens += TOKENS

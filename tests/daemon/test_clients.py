@@ -197,7 +197,7 @@ def test_an_end_waits_until_the_gateway_knows_and_has_no_answer_left(
         asks = asyncio.ensure_future(world.clients.next(before, 600.0))
         world.snapshot = replace(world.snapshot, state=State.RECYCLING, ending=NEXT)
         world.clients.ends(EndChild(1, 15.0, 600.0), again=False)
-        ends = asyncio.ensure_future(world.clients.drained())
+        ends = asyncio.ensure_future(world.clients.drain())
         world.changes.wake()
         news = await asks
         assert news["engine"] == "draining"
@@ -220,15 +220,15 @@ def test_an_end_does_not_wait_for_a_silent_gateway_or_beyond_its_time_or_in_a_hu
 
     async def test(world: World) -> None:
         world.clients.ends(EndChild(1, 15.0, 600.0), again=False)
-        await world.clients.drained()  # no gateway
+        await world.clients.drain()  # no gateway
         asks = asyncio.ensure_future(world.clients.next(0, 0.0))
         seq = (await asks)["seq"]
         asks = asyncio.ensure_future(world.clients.next(seq, 600.0))
         report(world, seq, 1)
         world.clients.ends(EndChild(1, 15.0, 0.01), again=False)
-        await world.clients.drained()
+        await world.clients.drain()
         world.clients.ends(EndChild(1, 15.0, 600.0), again=False)
-        ends = asyncio.ensure_future(world.clients.drained())
+        ends = asyncio.ensure_future(world.clients.drain())
         await turns(10)
         assert not ends.done()
         world.clients.ends(EndChild(1, 2.0), again=True)  # a stop meanwhile

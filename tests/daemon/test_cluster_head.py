@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +20,11 @@ from caovand.core.facts.checks import CheckResult
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.problem import ProblemError
 from caovand.core.reporting.wire import MAX_BYTES, Reply, encode_reply
-from caovand.daemon.cluster import document, selection
-from caovand.daemon.cluster.head import Head
-from caovand.daemon.cluster.links import Peer
+from caovand.daemon.cluster import document, team
+from caovand.daemon.cluster.head import HeadPart
 from caovand.daemon.cluster.part import Membership
-from caovand.daemon.cluster.selection import Quorum
-from caovand.daemon.cluster.workers import Member
+from caovand.daemon.cluster.team import Quorum
+from caovand.daemon.cluster.workers import Worker
 from caovand.daemon.shared import now
 from caovand.daemon.start.inspection import StartObstacle
 from caovand.engines.vllm.engine import ENGINE
@@ -37,7 +35,7 @@ from tests.ports import free_port
 
 MEMORY = forecast(plan(), inventory())
 GOOD = LinkState("10.0.0.1", 7071, connect_s=2e-4)
-CLOSED = replace(GOOD, to_worker="no answer within 4 s")
+CLOSED = replace(GOOD, failures={"reach-worker": "no answer within 4 s"})
 
 
 class Checked:
@@ -45,22 +43,18 @@ class Checked:
 
     def __init__(self, nodes: int = 2, least: int | None = None, **found: LinkState) -> None:
         self.found = found
-        self.between: dict[tuple[str, str], LinkState] = {}
         self.checks: list[list[str]] = []
         self.during: Callable[[], None] = lambda: None
-        self.snapshot = Snapshot(state=State.HOLD)
-        self.pids: list[int] = []
-        self.config = Config()
-        slot: Any = SimpleNamespace(
-            notice=lambda *_: None, snapshot=lambda: self.snapshot, apply=lambda _: None,
-            pids=lambda: self.pids, engine=ENGINE, reported=dict, forecast=lambda: MEMORY,
-            config=lambda: self.config,
+        run: Any = SimpleNamespace(child=None, reported={}, forecast=MEMORY)
+        self.slot: Any = SimpleNamespace(
+            notice=lambda *_: None, snapshot=Snapshot(state=State.HOLD), apply=lambda _: None,
+            engine=ENGINE, config=Config(), run=run, failures=SimpleNamespace(store=None),
         )  # fmt: skip
         self.port = free_port()
         pairs = KeyPairs(b"", b"", b"", b"")
         assert ENGINE.nodes is not None
         member = Membership("head1", f"127.0.0.1:{self.port}", pairs, ENGINE.nodes)
-        self.head = Head(member, Quorum(nodes, least or nodes, 60.0), slot)
+        self.head = HeadPart(member, Quorum(nodes, least or nodes, 60.0), self.slot)
         self.selection = self.head._selection
         self.selection.facts = HEAD
         self.head._links.check = self._check  # type: ignore[method-assign]
@@ -70,20 +64,16 @@ class Checked:
     def join(self, name: str, facts: NodeFacts = WORKER, **report: Any) -> None:
         made = replace(facts, name=name)
         told = Report(name, **{"boot": f"boot of {name}", **report})
-        self.head._workers.by_name[name] = Member(b"", told, now(), now(), made)
+        self.head._workers.by_name[name] = Worker(b"", told, now(), now(), made)
 
-    async def _check(self, own: str, peers: Sequence[Peer]) -> None:
+    async def _check(self, own: str, workers: Collection[Worker]) -> None:
         assert own == HEAD.address
-        links = self.head._links
-        assert links.turn.locked()
+        assert self.head._links.turn.locked()
         during, self.during = self.during, lambda: None
         during()
-        self.checks.append([peer.name for peer in peers])
-        for name, boot, _ in peers:
-            links._keep({"head1": "", name: boot}, self.found[name])
-        for one, other in combinations(sorted(peers), 2):
-            found = self.between.get((one.name, other.name), GOOD)
-            links._keep({one.name: one.boot, other.name: other.boot}, found)
+        self.checks.append([worker.name for worker in workers])
+        for worker in workers:
+            self.head._workers.keep_link(worker, self.found[worker.name])
 
     def choose(self) -> dict[str, int]:
         """What an inspection chooses."""
@@ -137,47 +127,25 @@ def test_a_worker_that_is_started_anew_meanwhile_is_tried_anew() -> None:
     checked.during = lambda: checked.join("n2", boot="another")
     checked.choose()
     assert checked.checks == [["n2"], ["n2"]]
-    assert checked.selection.team.boots == {"n2": "another"}
-
-
-def test_of_two_workers_that_do_not_reach_each_other_one_serves() -> None:
-    checked = Checked(3, n2=GOOD, n3=GOOD, n4=GOOD)
-    checked.between["n2", "n3"] = CLOSED
-    assert checked.choose() == {"n2": 1, "n4": 2}
-    checked = Checked(3, n2=GOOD, n3=GOOD)
-    checked.between["n2", "n3"] = CLOSED
-    with pytest.raises(StartObstacle, match="node n3: n2 cannot connect to n3 at") as refused:
-        checked.choose()
-    assert refused.value.finding.failure == "node-unfit"
-    checked.between.clear()
-    assert checked.choose() == {"n2": 1, "n3": 2}, "it is checked anew"
+    assert checked.selection.team.workers["n2"].boot == "another"
 
 
 def test_one_whose_link_fails_counts_as_missing_over_several_attempts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = now()
-    monkeypatch.setattr(selection, "now", lambda: at)
-    checked = Checked(3, 2, n2=GOOD, n3=GOOD)
-    checked.between["n2", "n3"] = CLOSED
+    monkeypatch.setattr(team, "now", lambda: at)
+    checked = Checked(3, 2, n2=GOOD, n3=CLOSED)
     for _ in range(2):
         with pytest.raises(StartObstacle):
             checked.choose()
         at += 40.0
     assert checked.choose() == {"n2": 1}
-    checked.between.clear()
+    checked.found["n3"] = GOOD
     assert checked.choose() == {"n2": 1, "n3": 2}
-    checked.between["n2", "n3"] = CLOSED
+    checked.found["n3"] = CLOSED
     with pytest.raises(StartObstacle):
         checked.choose()
-
-
-def test_the_worker_that_no_other_reaches_is_the_one_to_do_without() -> None:
-    checked = Checked(4, n2=GOOD, n3=GOOD, n4=GOOD, n5=GOOD)
-    checked.between = {("n2", other): CLOSED for other in ("n3", "n4", "n5")}
-    assert checked.choose() == {"n3": 1, "n4": 2, "n5": 3}
-    found = [one for one in checked.head.describe()["checks"] if one["verdict"] == "FAIL"]
-    assert {one["node"] for one in found} == {"n2"}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +160,7 @@ def test_the_fabric_of_those_that_serve_counts(devices: dict[str, str], why: str
     checked.selection.facts = replace(HEAD, rdma={"mlx5_0": "InfiniBand"})
     checked.join("n2", replace(WORKER, rdma=devices))
     checked.choose()
-    assert checked.selection._no_rdma == why
+    assert checked.selection._rdma_obstacle == why
 
 
 FABRIC = {"mlx5_0": "InfiniBand"}
@@ -228,9 +196,9 @@ def test_an_operator_that_keeps_nccl_from_the_fabric_is_believed() -> None:
     nodes = ("head1", "n2")
     checked = with_fabric(n2=FABRIC)
     assert checked.head.describe()["planned"]["no_rdma"] == ""
-    checked.config = WITHOUT_IB
+    checked.slot.config = WITHOUT_IB
     checked.choose()
-    assert checked.selection._no_rdma == "[engine] env sets NCCL_IB_DISABLE"
+    assert checked.selection._rdma_obstacle == "[engine] env sets NCCL_IB_DISABLE"
     assert sorted(slow(checked)) == [f"eth0 of {name} runs at 100 Mbit/s" for name in nodes]
 
 
@@ -239,7 +207,7 @@ def test_a_spare_worker_without_the_fabric_keeps_nobody_from_it() -> None:
     checked.found["n3"] = GOOD
     checked.join("n3", WORKER)
     checked.choose()
-    assert checked.selection._no_rdma == ""
+    assert checked.selection._rdma_obstacle == ""
 
 
 def test_what_a_plan_would_count_with_is_in_the_document() -> None:
@@ -274,15 +242,14 @@ H100 = NodeCard("NVIDIA H100 80GB HBM3", 81559, (9, 0), 81559)
 @pytest.mark.parametrize("cards", [4, 8])
 @pytest.mark.parametrize("found", [GOOD, CLOSED])
 def test_one_answer_has_room_for_64_nodes(cards: int, found: LinkState) -> None:
-    """And for their checks, of which 1953 pairs of workers may have one each."""
+    """And for their checks."""
     names = [f"gpu-node-{number:03}" for number in range(63)]
-    checked = Checked(64, **dict.fromkeys(names, GOOD))
+    checked = Checked(64, **dict.fromkeys(names, found))
     checked.selection.facts = replace(HEAD, cards=(H100,) * cards)
     ranks = tuple((f"TP{number + 500}", 4194000 + number, number) for number in range(cards))
     sizes = {"weights_gib": 4.325, "kv_gib": 70.381}
     for name in names:
         checked.join(name, replace(WORKER, cards=(H100,) * cards), ranks=ranks, sizes=sizes)
-    checked.between = dict.fromkeys(combinations(names, 2), found)
     checked.check()
     told = checked.head.describe()
     frame = encode_reply(Reply("0" * 64, result=told))
@@ -291,12 +258,7 @@ def test_one_answer_has_room_for_64_nodes(cards: int, found: LinkState) -> None:
     assert [node["gpus"] for node in told["nodes"][1:]] == [list(range(cards))] * 63
     assert [node["reported"] for node in told["nodes"][1:]] == [sizes] * 63
     checks = told["checks"]
-    assert len(checks) >= 63
-    if found == GOOD:
-        assert {one["verdict"] for one in checks} == {"PASS"}
-    else:
-        assert checks[-1]["text"].startswith("not shown, as this answer has no room: ")
-        assert checks[-1]["verdict"] == "FAIL"
+    assert [one["verdict"] for one in checks] == ["PASS" if found == GOOD else "FAIL"] * 63
 
 
 @pytest.mark.parametrize(("gone", "listed"), [(0, 0), (40, 40), (150, None)])
@@ -324,24 +286,24 @@ def test_nodes_that_are_lost_leave_an_answer_its_room(gone: int, listed: int | N
     else:
         assert left
         assert [node["name"] for node in left] == lost[: len(left)], "the latest are listed"
-        text = f"no room: {gone - len(left)} nodes that are lost or refused"
+        text = f"full: {gone - len(left)} lost or refused nodes are not listed"
         assert [text in one for one in unlisted] == [True]
 
 
 def test_the_worst_findings_come_first_and_what_is_left_out_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(document, "ROOM_BYTES", 200)
+    monkeypatch.setattr(document, "AVAILABLE_BYTES", 200)
     found = [
         (verdict, CheckResult("cluster", verdict, verdict * 5, "fix"))
         for verdict in ("PASS", "WARN", "FAIL", "WARN")
     ]
     shown = document.with_checks({"nodes": []}, found)["checks"]
     assert [one["verdict"] for one in shown] == ["FAIL", "WARN", "WARN"]
-    assert shown[-1]["text"] == "not shown, as this answer has no room: 2 more"
+    assert shown[-1]["text"] == "the response is full: 2 more are not shown"
     shown = document.with_checks({"nodes": [], "x": "x" * 200}, found[:1])["checks"]
     assert [(one["verdict"], one["text"], one["remedy"]) for one in shown] == [
-        ("PASS", "not shown, as this answer has no room: 1 more, which PASS", "")
+        ("PASS", "the response is full: 1 more are not shown, all PASS", "")
     ]
 
 
@@ -365,24 +327,24 @@ def test_the_check_connects_to_all_each_time() -> None:
 @pytest.mark.parametrize("state", [State.STOPPED, State.FAILED, State.BACKOFF])
 def test_the_check_tries_in_all_states_without_an_engine(state: State) -> None:
     checked = Checked(n2=GOOD)
-    checked.snapshot = Snapshot(state=state)
+    checked.slot.snapshot = Snapshot(state=state)
     assert checked.check() == [["n2"]]
 
 
 def serves(checked: Checked) -> None:
-    checked.snapshot = Snapshot(state=State.SERVING)
+    checked.slot.snapshot = Snapshot(state=State.SERVING)
 
 
 def starts(checked: Checked) -> None:
-    checked.snapshot = Snapshot(state=State.STARTING)
+    checked.slot.snapshot = Snapshot(state=State.STARTING)
 
 
 def is_inspected(checked: Checked) -> None:
-    checked.snapshot = Snapshot(state=State.HOLD, inspecting=True)
+    checked.slot.snapshot = Snapshot(state=State.HOLD, inspecting=True)
 
 
 def has_processes(checked: Checked) -> None:
-    checked.pids.append(1)
+    checked.slot.run.child = SimpleNamespace(members=[SimpleNamespace(pid=1)])
 
 
 def runs_there(checked: Checked) -> None:

@@ -145,7 +145,7 @@ def test_the_tuners_depth_is_planned_as_the_policys_own(depth: int) -> None:
         return depth
 
     request = inspection.PlanRequest(config, None, {}, tuned=tuned)
-    found = inspection._planned(request, machine, "", None)
+    found = inspection._plan_as_last_time(request, machine, "", None)
     assert (found.mtp, asked) == (depth, [3])
     assert found.policy_drafts
     reason = found.settings["speculative_config"].reason
@@ -155,10 +155,10 @@ def test_the_tuners_depth_is_planned_as_the_policys_own(depth: int) -> None:
 def test_a_depth_that_would_cost_context_is_not_planned() -> None:
     machine = inventory(gpus=cards(2, *KNOWN["RTX 3090"]))
     config = parse({"model": {"path": machine.model.path}})
-    own = inspection._planned(inspection.PlanRequest(config, None, {}), machine, "", None)
+    own = inspection._plan_as_last_time(inspection.PlanRequest(config, None, {}), machine, "", None)
     deepest = inspection.PlanRequest(config, None, {}, tuned=lambda _: 6)
     assert plan(machine, policy={"mtp": 6}).value("max_model_len") < own.value("max_model_len")
-    assert inspection._planned(deepest, machine, "", None) == own
+    assert inspection._plan_as_last_time(deepest, machine, "", None) == own
     longer = replace(own.settings["max_model_len"], value=own.value("max_model_len") + 1)
     other = replace(own, settings={**own.settings, "max_model_len": longer})
     assert other.tuned(own) is not None

@@ -190,7 +190,7 @@ def test_a_folder_that_cannot_be_written_ends_nothing(
     def fail(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "rename", fail)
+    monkeypatch.setattr(Path, "replace", fail)
     (text,) = memories.set_aside(tmp_path, HEALING)
     assert "nor rename it: Permission denied; delete it" in text
     assert ModeMemory(tmp_path / memories.MODE).mode is None
@@ -204,7 +204,7 @@ def test_a_degraded_plan_with_anything_wrong_in_it_never_keeps_a_plan_from_being
         used += usable
         request = PlanRequest(CONFIG, None, {}, document)
         try:
-            plan = inspection._planned(request, HERE, MARK, None)
+            plan = inspection._plan_as_last_time(request, HERE, MARK, None)
         except Unplannable:
             continue
         json.dumps([plan.identity, plan.rungs], allow_nan=False)
@@ -224,7 +224,7 @@ def test_a_plan_that_looks_usable_and_is_not_is_left_out_with_a_warning(
 
     odd = replace(engine, planning=replace(engine.planning, make=make))
     monkeypatch.setattr(inspection, "chosen_engine", lambda _: odd)
-    plan = inspection._planned(
+    plan = inspection._plan_as_last_time(
         PlanRequest(CONFIG, None, {}, GOOD[degraded_plan.FILE]), HERE, MARK, None
     )
     assert plan.rungs == ()

@@ -292,8 +292,8 @@ def test_a_typed_or_degraded_plan_is_never_moved(applies: Slot, served: Plan) ->
 def test_a_depth_that_fails_on_trial_is_left_at_once_for_good(applies: Slot) -> None:
     applies.ask()
     applies.wait()
-    decided = applies.tuner.after(plan(0), Decision("lower", plan(0), rung="eager"))
-    assert decided == Decision("lower", text="drafting depth 0 failed on trial: back to 3")
+    decided = applies.tuner.after(plan(0), Decision("degrade", plan(0), rung="eager"))
+    assert decided == Decision("degrade", text="drafting depth 0 failed on trial: back to 3")
     assert applies.tuner.depth_for(plan(3)) is None
     assert "it is not tried again" in applies.texts[-1]
     again = Decision("again")

@@ -16,7 +16,7 @@ import pytest
 
 from caovand.adapters.child import Child
 from caovand.adapters.engine.pump import Ring
-from caovand.adapters.network import http
+from caovand.adapters.network import completions
 from caovand.adapters.network.http import Endpoint, HttpResponse, Stranger
 from caovand.adapters.system import oom_kills
 from caovand.core.config.schema import WatchSection
@@ -32,7 +32,7 @@ from caovand.daemon.engine.watched_run import WatchedRun
 from caovand.daemon.engine.watching import Watching
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.log.cause import find_cause
-from caovand.engines.vllm.log.json_lines import plain
+from caovand.engines.vllm.log.json_lines import unpack
 from caovand.engines.vllm.metrics import parse_metrics
 from tests.patience import turns
 
@@ -171,7 +171,7 @@ def test_the_records_of_a_json_formatter_are_read_like_lines() -> None:
         assert watching._phase == "load"
         say([record("ERROR", "WorkerProc failed to start.\ntorch.OutOfMemoryError: CUDA out of")])
         say([record("INFO", "later")] * 3000)
-        lines = [text for line in watching.causes.lines() for text in plain(line)]
+        lines = [text for line in watching.causes.lines() for text in unpack(line)]
         finding = find_cause(lines, "resolve", alive=True)
         assert finding is not None
         assert finding.failure == "device-oom-load"
@@ -330,7 +330,7 @@ class Judge:
 def test_only_an_idle_engine_s_answers_are_compared(
     monkeypatch: pytest.MonkeyPatch, idle: bool, finding: Finding | None
 ) -> None:
-    monkeypatch.setattr(http, "complete", lambda *_: 5)
+    monkeypatch.setattr(completions, "complete", lambda *_: 5)
     judge = Judge(finding)
 
     def act(watching: Watching, _: object) -> Iterator[None]:

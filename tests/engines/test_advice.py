@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.flags import command_line
-from caovand.engines.vllm.machine.ranks import indivisible
+from caovand.engines.vllm.machine.ranks import shape_problem
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from caovand.engines.vllm.planning.request import VllmRequest
@@ -113,7 +113,7 @@ def test_following_the_advice_gives_a_plan_that_fits(
         assert followed(text, machine, sections) in (True, None), text
         split = re.search(r"tensor_parallel_size = (\d+)|--tensor-parallel-size (\d+)", text)
         if split:
-            assert not indivisible(machine.model, int(split[1] or split[2]))
+            assert not shape_problem(machine.model, int(split[1] or split[2]))
 
 
 BF16_70B = replace(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.sizing.best import best, choose
+from caovand.engines.vllm.sizing.choice import choose, choose_candidate
 from caovand.engines.vllm.sizing.space import Choice, Space
 from tests.boxes.models import model
 from tests.core.machines import named
@@ -34,7 +34,7 @@ def shown(choice: Choice) -> str:
 
 def chosen(card: str, fixed: dict[str, Any]) -> Choice:
     bases = (OWN, EIGHT_BITS)
-    return best(Space(**{"bases": bases, **fixed}), LLAMA, named(card))
+    return choose_candidate(Space(**{"bases": bases, **fixed}), LLAMA, named(card))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_only_what_has_to_gives_way_for_context(
 
 
 def test_equal_spaces_are_searched_once_and_no_other_is_taken_for_them() -> None:
-    best.cache_clear()
+    choose_candidate.cache_clear()
     found = chosen("RTX 3090", OPEN)
     assert chosen("RTX 3090", {"bases": (OWN.but(), EIGHT_BITS.but())}) is found
     graphs = OWN.but(compilation={"cudagraph_capture_sizes": [1]})

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.healing.failure import Finding
+from caovand.core.units import MIB
 from caovand.engines.vllm.healing.rungs import RUNGS
 from caovand.engines.vllm.log.phases import read_figures
 from caovand.engines.vllm.memory.candidate import (
-    MIB,
     Candidate,
     Kernels,
     free_share,

@@ -12,7 +12,7 @@ import pytest
 
 from caovand.core.plan import Plan
 from caovand.engines.common.chat_formats import CALLS, CALLS_BY_TYPE, THOUGHTS
-from caovand.engines.vllm.planning.chat_parsers import REASONING_PARSERS, TOOL_PARSERS
+from caovand.engines.vllm.planning.serving import REASONING_PARSERS, TOOL_PARSERS
 from tests.core.machines import QWEN_27B_AWQ, inventory, plan
 from tests.engines.test_real_flags import engine
 

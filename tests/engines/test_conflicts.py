@@ -9,7 +9,7 @@ import pytest
 
 from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.plan import Unplannable
-from caovand.engines.vllm.checkup import checkup
+from caovand.engines.vllm.doctor import checkup
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.cli.test_offline_verbs import GOOD
 from tests.core.machines import (
@@ -181,7 +181,7 @@ def test_memory_that_is_short_is_never_said_to_be_left() -> None:
     memory = forecast(made, machine)
     found = checkup(replace(GOOD, memory=memory))
     told = [*made.warnings, *(finding.text for finding in found if finding.verdict == "FAIL")]
-    assert len([text for text in told if "no room is left for a cache: " in text]) == 2
+    assert len([text for text in told if "no memory is left for a cache: " in text]) == 2
     assert not any("-" in text for text in told)
 
 

@@ -10,11 +10,11 @@ import pytest
 from caovand.core.checkpoint.config_json import describe
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Unplannable
-from caovand.engines.vllm.machine.ranks import indivisible
+from caovand.engines.vllm.machine.ranks import shape_problem
 from caovand.engines.vllm.memory.candidate import visible_mib
 from caovand.engines.vllm.memory.settings import gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.devices import freest
+from caovand.engines.vllm.planning.devices import freest_cards
 from tests.boxes.machines import BOXES
 from tests.boxes.models import model
 from tests.core.machines import (
@@ -91,9 +91,9 @@ def test_experts_are_cut_at_their_own_width() -> None:
         QWEN_27B, heads=32, kv_heads=4, linear=None, experts=128, expert_size=768,
         intermediate_size=6144, group_size=128,
     )  # fmt: skip
-    assert indivisible(moe, 2) is None
-    assert "experts of 768" in str(indivisible(moe, 4))
-    assert indivisible(replace(moe, experts=0), 4) is None
+    assert shape_problem(moe, 2) is None
+    assert "experts of 768" in str(shape_problem(moe, 4))
+    assert shape_problem(replace(moe, experts=0), 4) is None
 
 
 MOE: dict[str, Any] = {
@@ -139,7 +139,7 @@ def test_only_splits_that_vllm_can_cut_are_chosen(
     change: dict[str, Any], splits: list[int]
 ) -> None:
     card = describe({**MOE, **change})
-    assert [size for size in range(1, 9) if not indivisible(card, size)] == splits
+    assert [size for size in range(1, 9) if not shape_problem(card, size)] == splits
 
 
 def test_a_split_that_cuts_experts_in_the_middle_of_a_block_is_said() -> None:
@@ -228,17 +228,17 @@ def test_uneven_cards_hold_layers_by_their_memory() -> None:
 def test_of_cards_as_free_the_newest_is_taken() -> None:
     older = replace(named("RTX 3090")[0], index=1)
     newer = replace(named("RTX 4090")[0], free_mib=older.free_mib)
-    assert [gpu.index for gpu in freest((older, newer), 1)] == [newer.index]
-    assert [gpu.index for gpu in freest((newer, older), 2)] == [newer.index, older.index]
+    assert [gpu.index for gpu in freest_cards((older, newer), 1)] == [newer.index]
+    assert [gpu.index for gpu in freest_cards((newer, older), 2)] == [newer.index, older.index]
 
 
 def test_of_cards_as_free_those_are_taken_that_nvlink_joins() -> None:
     pairs = {0: 2, 1: 3, 2: 0, 3: 1}
     gpus = tuple(replace(gpu, nvlink=(pairs[gpu.index],)) for gpu in turing(4))
-    assert [gpu.index for gpu in freest(gpus, 2)] == [0, 2]
+    assert [gpu.index for gpu in freest_cards(gpus, 2)] == [0, 2]
     fuller = replace(gpus[0], free_mib=9000)
-    assert [gpu.index for gpu in freest((fuller, *gpus[1:]), 2)] == [1, 3]
-    assert [gpu.index for gpu in freest((fuller, *turing(4)[1:]), 2)] == [1, 2]
+    assert [gpu.index for gpu in freest_cards((fuller, *gpus[1:]), 2)] == [1, 3]
+    assert [gpu.index for gpu in freest_cards((fuller, *turing(4)[1:]), 2)] == [1, 2]
 
 
 def test_a_card_that_the_environment_names_is_the_one_forecast() -> None:

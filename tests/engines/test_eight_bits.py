@@ -17,7 +17,7 @@ from caovand.engines.vllm.healing.switches import kv_dtype_small
 from caovand.engines.vllm.memory.candidate import FLASHINFER_MIB
 from caovand.engines.vllm.memory.settings import candidate_of_plan
 from caovand.engines.vllm.planning.decisions import conflicts, forecast
-from caovand.engines.vllm.sizing.best import ENOUGH_EXACT
+from caovand.engines.vllm.sizing.choice import ENOUGH_EXACT
 from tests.boxes.models import model
 from tests.core.machines import CUDA, H200, QWEN_27B_AWQ, cards, inventory, named, plan, turing
 

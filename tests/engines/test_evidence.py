@@ -111,7 +111,7 @@ def test_a_text_that_names_the_value_is_answered_by_it_at_once(
     assert finding is not None
     decision = decide(plan, finding, 1, LadderRules(HEALING))
     assert (decision.verdict, decision.text if change else "") == (
-        ("lower", change) if change else ("fail", "")
+        ("degrade", change) if change else ("fail", "")
     )
 
 

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caovand.core.config.parser import parse
+from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.flags.command_line import is_secret, read, redact, values, without
 from caovand.engines.vllm.flags.spelling import count, is_left_to_vllm, whole_number
 
@@ -157,3 +159,20 @@ def test_numbers_are_read_as_float_reads_them(text: str, number: float) -> None:
 def test_a_number_beyond_all_memory_is_no_count(sign: str) -> None:
     assert whole_number(int(f"{sign}9007199254740991")) is not None
     assert whole_number(int(f"{sign}9007199254740992")) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "invents"),
+    [
+        (["--load-format", "dummy"], True),
+        (["--load-format=dummy"], True),
+        (["--load_format", "dummy"], True),
+        (["--load-format", "auto"], False),
+        (["--served-model-name", "load-format dummy"], False),
+    ],
+)
+def test_only_the_flag_itself_makes_vllm_invent_the_weights(
+    words: list[str], invents: bool
+) -> None:
+    config = parse({"engine": {"extra_args": words}})
+    assert ENGINE.arguments.invents_weights(config) is invents

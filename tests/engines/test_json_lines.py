@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from caovand.engines.vllm.log.explain import explain
-from caovand.engines.vllm.log.json_lines import plain
+from caovand.engines.vllm.log.json_lines import unpack
 
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "/opt/vllm/v1/engine/core.py", line 9, in f\n'
@@ -22,17 +22,17 @@ def record(message: str, level: str = "INFO", name: str = "vllm.a.core", **more:
 
 
 def test_a_record_is_the_line_that_vllm_would_have_written() -> None:
-    (line,) = plain(record("text", processName="EngineCore", process=31))
+    (line,) = unpack(record("text", processName="EngineCore", process=31))
     assert line == "(EngineCore pid=31) INFO 11-20 09:00:07 [core.py:0] text"
-    (line,) = plain(record("text", processName="MainProcess", process=7, filename="x.py"))
+    (line,) = unpack(record("text", processName="MainProcess", process=7, filename="x.py"))
     assert line == "(APIServer pid=7) INFO 11-20 09:00:07 [x.py:0] text"
-    assert plain(record("Started server process", name="uvicorn.error")) == (
+    assert unpack(record("Started server process", name="uvicorn.error")) == (
         "INFO:     Started server process",
     )
 
 
 def test_each_line_of_a_message_and_its_traceback_has_the_prefix() -> None:
-    lines = plain(record("first\nValueError: second", exc_info=TRACEBACK))
+    lines = unpack(record("first\nValueError: second", exc_info=TRACEBACK))
     assert len(lines) == 5
     assert all(line.startswith("INFO 11-20 09:00:07 [core.py:0] ") for line in lines)
 
@@ -43,13 +43,13 @@ def test_each_line_of_a_message_and_its_traceback_has_the_prefix() -> None:
      '{"levelname": 3, "message": ["x"]}', "{" * 100_000, '{"a":' * 100_000, "text {}"],
 )  # fmt: skip
 def test_anything_else_is_left_as_it_is(line: str) -> None:
-    assert plain(line) == (line,)
+    assert unpack(line) == (line,)
 
 
 def test_half_a_character_is_no_trouble_to_print() -> None:
     half = r'{"level": "ERROR", "msg": "ValueError: \ud800"}'
-    plain(half)[0].encode()
-    assert plain(half)[0].endswith("ValueError: ?")
+    unpack(half)[0].encode()
+    assert unpack(half)[0].endswith("ValueError: ?")
     told = explain(json.dumps({"log": "RuntimeError: \ud800"}))
     assert told.finding is not None
     assert told.finding.text == "RuntimeError: ?"

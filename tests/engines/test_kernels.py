@@ -13,8 +13,8 @@ from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import EngineInfo, Gpu
 from caovand.core.plan import Plan
 from caovand.engines.vllm import kernels
-from caovand.engines.vllm.checkup import checkup
 from caovand.engines.vllm.command import build
+from caovand.engines.vllm.doctor import checkup
 from caovand.engines.vllm.machine.attention import FLASHINFER_HEADS
 from tests.cli.test_offline_verbs import GOOD
 from tests.core.machines import CPU, CUDA, H200, inventory, plan, turing

@@ -14,7 +14,7 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import kv_bytes
 from caovand.engines.vllm.memory.settings import candidate_of_plan
-from caovand.engines.vllm.planning import search
+from caovand.engines.vllm.planning import size as plan_size
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from tests.core.machines import (
@@ -76,15 +76,15 @@ def weighed(
 ) -> tuple[Plan, list[Candidate]]:
     """The plan, and the loads that were sized on the way to it."""
     seen: list[Candidate] = []
-    size = search.size_plan
+    size = plan_size.size_together
 
     def noting(partials: list[PartialPlan]) -> PartialPlan:
         found = size(partials)
-        if found.choice and not found.unweighed:
+        if found.choice and not found.why_unmodelled:
             seen.append(found.choice.candidate)
         return found
 
-    monkeypatch.setattr(search, "size_plan", noting)
+    monkeypatch.setattr(plan_size, "size_together", noting)
     return plan(inventory(*machine), **sections), seen
 
 

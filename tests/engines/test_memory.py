@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.core.units import MIB
 from caovand.engines.vllm.memory.candidate import (
-    MIB,
     Candidate,
     Kernels,
     reserve,

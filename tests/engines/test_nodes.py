@@ -14,11 +14,11 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node, device
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
 from caovand.engines.vllm.memory.shards import PARTITION
 from caovand.engines.vllm.nodes import (
-    all_reduces,
+    all_reduces_over_link,
     by_host_name,
-    local,
     no_rdma,
-    own,
+    plan_of_rank,
+    plan_on_node,
     rank_of,
     ranks_in,
     spread,
@@ -75,7 +75,7 @@ def test_layers_are_dealt_by_the_cards_of_the_nodes() -> None:
     assert found.value("dtype") == "half"
     assert plan(machine).value("dtype") is None
     found = spread(found, alike(2), "10.0.0.1", 7071)
-    worker = local(found, Config(), replace(machine, gpus=named("RTX 2080 Ti 11 GB")))
+    worker = plan_on_node(found, Config(), replace(machine, gpus=named("RTX 2080 Ti 11 GB")))
     assert worker.env[PARTITION] == found.env[PARTITION]
 
 
@@ -90,7 +90,7 @@ def test_an_operator_can_keep_nccl_from_infiniband(typed: str, off: bool) -> Non
 
 def test_a_worker_cannot_deal_the_layers_otherwise() -> None:
     found, typed = over(2), parse({"engine": {"env": {PARTITION: "1,63", "NCCL_DEBUG": "INFO"}}})
-    worker = local(found, typed, inventory())
+    worker = plan_on_node(found, typed, inventory())
     assert PARTITION not in worker.env
     assert worker.env["NCCL_DEBUG"].value == "INFO"
 
@@ -139,10 +139,10 @@ def test_a_node_offers_the_cards_that_its_ranks_would_use_the_freest_first() -> 
 
 def test_a_worker_runs_its_ranks_on_the_freest_of_what_it_offers() -> None:
     found, cards = over(2), (used(turing(1)[0], 9000), *turing(4)[1:])
-    worker = local(found, Config(), inventory(gpus=cards))
+    worker = plan_on_node(found, Config(), inventory(gpus=cards))
     assert worker.env["CUDA_VISIBLE_DEVICES"].value == "1,2"
     with pytest.raises(Unplannable, match="cannot run 2 ranks of the head's plan") as refused:
-        local(found, parse({"engine": {"gpus": [1]}}), inventory(gpus=cards))
+        plan_on_node(found, parse({"engine": {"gpus": [1]}}), inventory(gpus=cards))
     assert refused.value.failure == "gpu-absent"
 
 
@@ -163,7 +163,7 @@ def test_a_model_that_so_many_nodes_cannot_split_lies_in_stages_on_the_cpu_build
     found = on_cpus(3, model)
     assert values(found, *split) == {split[0]: None, split[1]: 3}
     assert found.settings[split[1]].reason.endswith("[cluster]: it has 32 attention heads")
-    assert not all_reduces(found)
+    assert not all_reduces_over_link(found)
     # vLLM makes the buffers of later stages in a warm-up that this flag leaves out.
     assert found.value("enforce_eager") is not True
     typed = on_cpus(3, model, engine={"extra_args": ["--tensor-parallel-size", "3"]})
@@ -203,8 +203,8 @@ def test_typed_flags_of_nodes_are_refused() -> None:
 def test_only_the_head_answers_and_each_node_has_its_address() -> None:
     whole = over(2)
     head, worker = (
-        own(whole, NodePlace(0, "10.0.0.1", "eth0")),
-        own(whole, NodePlace(1, "10.0.0.2", "ib0")),
+        plan_of_rank(whole, NodePlace(0, "10.0.0.1", "eth0")),
+        plan_of_rank(whole, NodePlace(1, "10.0.0.2", "ib0")),
     )
     assert (head.value("node_rank"), head.value("headless")) == (0, None)
     assert (worker.value("node_rank"), worker.value("headless")) == (1, True)
@@ -213,20 +213,23 @@ def test_only_the_head_answers_and_each_node_has_its_address() -> None:
     assert (env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"]) == ("ib0", "=ib0")
     assert (
         "NCCL_SOCKET_IFNAME"
-        not in own(spread(plan(ON_CPU), alike(2), "a", 1), NodePlace(1, "b", "c")).env
+        not in plan_of_rank(spread(plan(ON_CPU), alike(2), "a", 1), NodePlace(1, "b", "c")).env
     )
 
 
 def test_the_operators_own_variables_win() -> None:
     typed = plan(engine={"env": {"NCCL_SOCKET_IFNAME": "=ib1"}})
-    assert own(typed, NodePlace(1, "10.0.0.2", "ib0")).env["NCCL_SOCKET_IFNAME"].value == "=ib1"
+    assert (
+        plan_of_rank(typed, NodePlace(1, "10.0.0.2", "ib0")).env["NCCL_SOCKET_IFNAME"].value
+        == "=ib1"
+    )
 
 
 def test_without_a_common_fabric_nccl_does_not_look_for_one() -> None:
     why = "NCCL finds no InfiniBand or RoCE on gpu2"
     found = spread(plan(), alike(2), "10.0.0.1", 7071, why)
     assert found.env["NCCL_IB_DISABLE"] == Setting("1", "policy", why)
-    assert own(found, NodePlace(1, "10.0.0.2", "eth0")).env["NCCL_IB_DISABLE"].value == "1"
+    assert plan_of_rank(found, NodePlace(1, "10.0.0.2", "eth0")).env["NCCL_IB_DISABLE"].value == "1"
     assert "NCCL_IB_DISABLE" not in spread(plan(), alike(2), "10.0.0.1", 7071, "").env
     assert "NCCL_IB_DISABLE" not in spread(plan(ON_CPU), alike(2), "10.0.0.1", 7071, why).env
     # One that is tried again knows nothing of the devices of its last start.
@@ -239,11 +242,11 @@ def test_without_a_common_fabric_nccl_does_not_look_for_one() -> None:
 
 
 def test_stages_on_all_nodes_keep_sums_inside_them() -> None:
-    assert not all_reduces(over(2))
-    assert all_reduces(spread(plan(ON_CPU), alike(2), "10.0.0.1", 7071))
+    assert not all_reduces_over_link(over(2))
+    assert all_reduces_over_link(spread(plan(ON_CPU), alike(2), "10.0.0.1", 7071))
     typed = plan(engine={"extra_args": ["--pipeline-parallel-size", "2"]})
-    assert all_reduces(spread(typed, alike(4), "10.0.0.1", 7071))
-    assert not all_reduces(plan())
+    assert all_reduces_over_link(spread(typed, alike(4), "10.0.0.1", 7071))
+    assert not all_reduces_over_link(plan())
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from caovand.core.facts.checks import DoctorFacts
+from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard
 from caovand.core.plan import Unplannable
-from caovand.engines.vllm.checkup import checkup
+from caovand.engines.vllm.doctor import checkup
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.machine.attention import UNKNOWN_WIDTH
 from caovand.engines.vllm.planning.decisions import forecast

@@ -12,8 +12,7 @@ from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard, Node
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.command import SERVE, build
 from caovand.engines.vllm.memory.shards import PARTITION
-from caovand.engines.vllm.nodes import local, own, spread
-from caovand.engines.vllm.over_ray import LAUNCHER, refusal
+from caovand.engines.vllm.nodes import LAUNCHER, plan_of_rank, plan_on_node, ray_refusal, spread
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import CPU, CUDA, GEMMA_4, QWEN_27B_AWQ, alike, inventory, named, plan
 
@@ -52,15 +51,17 @@ def spread_over(machine: Inventory, **sections: object) -> Plan:
     ],
 )
 def test_ray_needs_cards_and_ray(executor: str, engine: EngineInfo, why: str) -> None:
-    found = refusal(executor, engine)
+    found = ray_refusal(executor, engine)
     assert (why in str(found)) if why else found is None
     assert not why or 'set [cluster] executor = "mp"' in str(found)
 
 
 def test_the_head_starts_vllm_over_ray_and_a_worker_starts_ray_alone() -> None:
     whole = over(2)
-    head = build(own(whole, NodePlace(0, "10.0.0.1", "eth0", ("10.0.0.2",), "secret")), CUDA)
-    worker = build(own(whole, NodePlace(1, "10.0.0.2", "eth0", token="secret")), CUDA)
+    head = build(
+        plan_of_rank(whole, NodePlace(0, "10.0.0.1", "eth0", ("10.0.0.2",), "secret")), CUDA
+    )
+    worker = build(plan_of_rank(whole, NodePlace(1, "10.0.0.2", "eth0", token="secret")), CUDA)
     ray = (CUDA.python, LAUNCHER, "--address", "10.0.0.1:7071")
     assert worker.argv == (*ray, "--own", "10.0.0.2", "--cards", "2")
     assert head.argv[:9] == (*ray, "--own", "10.0.0.1", "--cards", "2", "--")
@@ -87,7 +88,7 @@ def test_the_split_and_the_forecast_are_those_of_vllms_own_nodes() -> None:
 
 
 def test_a_plan_for_vllms_own_nodes_has_nothing_of_ray() -> None:
-    found = own(
+    found = plan_of_rank(
         spread(plan(), alike(2), "10.0.0.1", 7071), NodePlace(0, "10.0.0.1", "eth0", token="secret")
     )
     command = build(found, WITH_RAY)
@@ -156,5 +157,5 @@ def test_the_executor_may_be_typed_as_well() -> None:
 
 
 def test_a_workers_own_cards_are_those_that_ray_offers_there() -> None:
-    worker = local(over(2), Config(), inventory())
+    worker = plan_on_node(over(2), Config(), inventory())
     assert worker.env["CUDA_VISIBLE_DEVICES"].value == "0,1"

@@ -20,7 +20,7 @@ from caovand.engines.common.speeds import link_gb_s
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.sizing.best import ENOUGH_EXACT
+from caovand.engines.vllm.sizing.choice import ENOUGH_EXACT
 from caovand.engines.vllm.sizing.pace import (
     CandidatePace,
     read_of_offloaded,

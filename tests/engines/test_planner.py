@@ -20,7 +20,7 @@ from caovand.core.reporting.report import values
 from caovand.engines.vllm.command import build
 from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.devices import choose_gpus, freest
+from caovand.engines.vllm.planning.devices import choose_gpus, freest_cards
 from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.sizing.pace import step_cost
 from tests.boxes.machines import box_with
@@ -748,7 +748,7 @@ POLICIES = st.fixed_dictionaries(
 
 def serves(machine: Inventory, policy: dict[str, Any], size: int) -> bool:
     """Whether the model fits the cards with the most free memory, split over so many."""
-    fewer = replace(machine, gpus=freest(choose_gpus(Config(), machine), size))
+    fewer = replace(machine, gpus=freest_cards(choose_gpus(Config(), machine), size))
     try:
         found = plan(fewer, policy={**policy, "tensor_parallel_size": size})
     except Unplannable:

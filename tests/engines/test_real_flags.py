@@ -72,11 +72,11 @@ def test_every_planned_flag_is_one_that_vllm_takes(
 def test_flags_that_vllm_refuses_are_named_as_they_were_typed(
     words: tuple[str, ...], problems: list[str]
 ) -> None:
-    found = ENGINE.arguments.refused(words, engine("0.21.0"))
+    found = ENGINE.arguments.check(words, engine("0.21.0"))
     assert len(found) == len(problems)
     for problem, expected in zip(found, problems, strict=True):
         assert expected in str(problem)
-    assert ENGINE.arguments.refused(words, replace(engine("0.21.0"), flags=frozenset())) == ()
+    assert ENGINE.arguments.check(words, replace(engine("0.21.0"), flags=frozenset())) == ()
 
 
 @pytest.mark.parametrize("version", ["0.21.0", "0.33.0"])
@@ -88,7 +88,7 @@ def test_flags_that_vllm_removed_are_named_with_what_it_has_instead(version: str
         named = re.findall(r"--[a-z0-9-]+", SUCCESSORS[name])
         assert set(named) <= real.flags, name
     words = ["--enable-reasoning", "--swap-space", "4"]
-    problems = ENGINE.arguments.refused(words, real)
+    problems = ENGINE.arguments.check(words, real)
     assert [found.remedy for found in problems] == [
         SUCCESSORS["enable_reasoning"], SUCCESSORS["swap_space"]
     ]  # fmt: skip
@@ -102,8 +102,8 @@ def test_other_engines_refuse_flags_that_they_do_not_have(kind: str) -> None:
         engine("0.21.0"), flags=frozenset({"--port", "--host"}), switches=frozenset(), choices=()
     )
     words = ("stray", "--port", "1", "--frobnicate", "2")
-    found = [str(problem) for problem in engine_of(kind).arguments.refused(words, asked)]
+    found = [str(problem) for problem in engine_of(kind).arguments.check(words, asked)]
     assert sorted(text.partition(":")[0] for text in found) == [
         "cannot pass --frobnicate", "cannot pass a word of [engine] extra_args",
     ]  # fmt: skip
-    assert engine_of(kind).arguments.refused(words, replace(asked, flags=frozenset())) == ()
+    assert engine_of(kind).arguments.check(words, replace(asked, flags=frozenset())) == ()

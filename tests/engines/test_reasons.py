@@ -122,10 +122,10 @@ def test_a_gguf_file_is_named_with_what_it_would_do() -> None:
     assert found.value("cpu_offload_gb") > 0
     (told,) = [text for text in found.warnings if "stay in host memory" in text]
     assert "take a GGUF file of type Q4_K_M, about 5.4 GiB, all on the GPU: " in told
-    assert "lets the processor compute" not in told
+    assert "lets the CPU compute" not in told
     odd = replace(machine, model=replace(machine.model, model_type="unheard_of"))
     (told,) = [text for text in plan(odd).warnings if "stay in host memory" in text]
-    assert "llama.cpp lets the processor compute" in told
+    assert "llama.cpp lets the CPU compute" in told
 
 
 def test_a_plan_that_does_not_fit_says_that_memory_is_short() -> None:

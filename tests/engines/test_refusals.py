@@ -113,3 +113,20 @@ def test_explain_names_why_vllm_refused_a_request_and_promises_no_rung(
     assert found is not None
     assert found[1].finding is not None
     assert found[1].finding.signature != signature
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Error response from daemon: unknown or invalid runtime name: nvidia",
+        'could not select device driver "" with capabilities: [[gpu]]',
+    ],
+)
+def test_a_container_that_its_runtime_refuses_waits_for_no_card(text: str) -> None:
+    found = explain_log(f"{text}\n")
+    assert found is not None
+    writer, explanation = found
+    assert explanation.finding is not None
+    told = answer_for(writer, explanation.finding, None)
+    assert told.heals == "no"
+    assert "waiting cannot help" in told.how

@@ -133,3 +133,12 @@ def test_a_share_goes_down_less_where_the_caches_size_was_set() -> None:
     }
     sized = step("gmu-down", gpu_memory_utilization=share, kv_cache_memory_bytes=1 << 30)
     assert sized.settings == {"gpu_memory_utilization": 0.89, "kv_cache_memory_bytes": None}
+
+
+@pytest.mark.parametrize(("have", "context"), [("9.97", 426_880), ("20.00", 524_288)])
+def test_a_context_fits_by_the_figures_of_the_error(have: str, context: int) -> None:
+    captures = {"len": "1048576", "need": "24.00", "have": have}
+    finding = Finding("kv-cache-short", "", "kv", captures)
+    change = HEALING.rungs_for(finding)[0].step(Plan("", {}, {}, device="cuda"), finding)
+    assert change is not None
+    assert change.settings == {"max_model_len": context}

@@ -15,9 +15,10 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node, Weight
 from caovand.core.facts.network import Network
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import values
+from caovand.core.units import GIB, MIB
 from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.machine.link_time import NodeGroup
-from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate, Kernels
+from caovand.engines.vllm.memory.candidate import Candidate, Kernels
 from caovand.engines.vllm.memory.estimate import estimate, kv_bytes, room_for_context
 from caovand.engines.vllm.memory.kv_cache import layout_for, pages
 from caovand.engines.vllm.memory.settings import candidate_of_plan

@@ -11,10 +11,10 @@ from caovand.core.checkpoint.config_json import describe
 from caovand.core.facts.inventory import EngineInfo, Gpu, ModelCard, Weights
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.machine.ranks import indivisible
-from caovand.engines.vllm.machine.tiles import needs_whole
+from caovand.engines.vllm.machine.capabilities import needs_whole_tiles
+from caovand.engines.vllm.machine.ranks import shape_problem
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.foreseen import foreseen_failure
+from caovand.engines.vllm.planning.warnings import foreseen_failure
 from tests.boxes.machines import SERVER
 from tests.boxes.models import FP8_CHANNELS, LLAMA_70B, QWEN_MOE, model
 from tests.core.machines import CUDA, GEMMA_4, cards, inventory, named, plan
@@ -42,7 +42,7 @@ INSTALL = "sudo caovanctl engine install 0.33.0"
 
 def splits(config: dict[str, Any], **how: Any) -> list[int]:
     card = describe(config)
-    return [size for size in range(1, 9) if not indivisible(card, size, tiled=True, **how)]
+    return [size for size in range(1, 9) if not shape_problem(card, size, whole_tiles=True, **how)]
 
 
 MOE = {
@@ -83,8 +83,8 @@ def test_every_kind_of_layer_is_whole_tiles_on_every_rank(
 
 def test_gates_are_quantised_only_while_loading() -> None:
     at_load, stored = model("Qwen3.6-27B"), model("Qwen3.6-27B-FP8")
-    assert "gates of 96 would have 96 rows" in str(indivisible(at_load, 1, tiled=True))
-    assert indivisible(stored, 2, tiled=True) is None
+    assert "gates of 96 would have 96 rows" in str(shape_problem(at_load, 1, whole_tiles=True))
+    assert shape_problem(stored, 2, whole_tiles=True) is None
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_gates_are_quantised_only_while_loading() -> None:
 def test_marlin_computes_fp8_weights_before_sm89(
     card: ModelCard, quantization: str, gpus: tuple[Gpu, ...], engine: EngineInfo, whole: bool
 ) -> None:
-    assert needs_whole(card, quantization, gpus, engine) == whole
+    assert needs_whole_tiles(card, quantization, gpus, engine) == whole
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from caovand.core.facts.inventory import Gpu, ModelCard
-from caovand.engines.vllm.checkup import checkup
+from caovand.engines.vllm.doctor import checkup
 from caovand.engines.vllm.machine.attention import remedy
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.probe import VERSIONS

@@ -107,7 +107,7 @@ def test_fewer_bits_are_a_remedy_only_above_four() -> None:
     box = box_with("a10", model("Qwen3.5-9B"))
     box = replace(box, gpus=(replace(box.gpus[0], free_mib=22_000),))
     (told,) = [one for one in plan(box).warnings if one.startswith("images are off")]
-    assert "use a checkpoint of fewer bits" in told
+    assert "use a checkpoint quantised to fewer bits" in told
 
 
 def test_a_cache_that_we_size_leaves_room_to_encode_the_largest_image() -> None:

@@ -10,8 +10,9 @@ from caovand.core.checkpoint.values import BadConfig
 from caovand.core.checkpoint.vision import vision_tower
 from caovand.core.facts.vision import VisionTower
 from caovand.core.plan import Plan
+from caovand.core.units import GIB
 from caovand.engines.registry import engine_of
-from caovand.engines.vllm.memory.candidate import GIB, Candidate
+from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.towers import encoded_tokens, encoding_bytes, video_tokens
 from tests.boxes.machines import box_with
 from tests.boxes.models import CONFIGS, model

@@ -33,9 +33,9 @@ class Transport(asyncio.Transport):
         self.paused = False
 
 
-def connect(connections: Connections) -> tuple[asyncio.Protocol, Transport]:
+def connect(connections: Connections, begun: list[bytes]) -> tuple[asyncio.Protocol, Transport]:
     """A connection that has asked for nothing yet."""
-    protocol, transport = connections(), Transport()
+    protocol, transport = connections.connection(lambda: Library(begun)), Transport()
     protocol.connection_made(transport)
     return protocol, transport
 
@@ -43,9 +43,7 @@ def connect(connections: Connections) -> tuple[asyncio.Protocol, Transport]:
 def test_a_request_alone_begins_without_another_turn_of_the_loop() -> None:
     async def test() -> None:
         begun: list[bytes] = []
-        protocol, transport = connect(
-            Connections(lambda: Library(begun), ConnectionLimits, Marks())
-        )
+        protocol, transport = connect(Connections(ConnectionLimits, Marks()), begun)
         protocol.data_received(b"one")
         assert begun == [b"one"]
         assert transport.pauses == 0
@@ -56,12 +54,12 @@ def test_a_request_alone_begins_without_another_turn_of_the_loop() -> None:
 def test_those_of_a_crowd_begin_in_order_and_in_turns() -> None:
     async def test() -> None:
         begun: list[bytes] = []
-        connections = Connections(lambda: Library(begun), ConnectionLimits, Marks())
-        crowd = [connect(connections) for _ in range(2 * BEGUN_AT_ONCE + 3)]
+        connections = Connections(ConnectionLimits, Marks())
+        crowd = [connect(connections, begun) for _ in range(2 * BEGUN_AT_ONCE + 3)]
         sent = [b"%d" % number for number in range(len(crowd))]
         for (protocol, _), data in zip(crowd, sent, strict=True):
             protocol.data_received(data)
-        late, _ = connect(connections)
+        late, _ = connect(connections, begun)
         for many in (BEGUN_AT_ONCE, 2 * BEGUN_AT_ONCE, len(crowd)):
             assert begun == sent[:many]
             assert [transport.paused for _, transport in crowd] == [

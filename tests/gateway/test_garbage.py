@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.gateway import garbage, server
+from caovand.gateway import garbage
 from tests.gateway.test_server import run
 from tests.gateway.world import CHAT, STREAMED, World, events, for_ever
 from tests.patience import soon
@@ -93,14 +93,14 @@ def test_a_gateway_that_does_nothing_collects_nothing(monkeypatch: pytest.Monkey
 
 def test_a_gateway_with_a_request_is_not_idle(tmp_path: Path) -> None:
     async def test(one: World) -> None:
-        gateway: server.Gateway = one.gateway  # type: ignore[attr-defined]
+        gateway = one.gateway
         assert gc.get_threshold()[2] == garbage.MIDDLE_COLLECTIONS
-        assert gateway._desk.is_idle
+        assert gateway.desk.is_idle
         one.engine.answer = events("one", then=for_ever)
         begun = await one.session.post(one.url + CHAT, json=STREAMED)
         await begun.content.readline()
-        assert not gateway._desk.is_idle
+        assert not gateway.desk.is_idle
         begun.close()
-        await soon(lambda: gateway._desk.is_idle)
+        await soon(lambda: gateway.desk.is_idle)
 
     run(tmp_path, test)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.gateway import health, server
+from caovand.gateway import health
 from tests.gateway.test_server import run
 from tests.gateway.world import World
 
@@ -15,8 +15,8 @@ def test_an_engine_is_healthy_if_it_answers_without_a_fault_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(one: World) -> None:
-        gateway: server.Gateway = one.gateway  # type: ignore[attr-defined]
-        upstream, facts = gateway._upstream, gateway._desk.facts
+        gateway = one.gateway
+        upstream, facts = gateway.upstream, gateway.desk.facts
         for status, healthy in ((200, True), (401, True), (500, False), (503, False)):
             one.engine.health = status
             assert await health.is_healthy(upstream, facts) is healthy

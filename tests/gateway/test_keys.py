@@ -188,7 +188,7 @@ def test_each_request_that_ended_is_reported_without_its_text(
             "", "message 1 changed: about 2,015 tokens read again",
         ]  # fmt: skip
         one.daemon.say("serving", reading_rate=500.0)
-        await soon(lambda: one.gateway._desk.facts.reading_rate == 500.0)  # type: ignore[attr-defined]
+        await soon(lambda: one.gateway.desk.facts.reading_rate == 500.0)
         body["messages"][0]["content"] = "10:02"
         assert (await post(one, "a", json=body))[0] == 200
         await soon(lambda: len(rows) == 7)

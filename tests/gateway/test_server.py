@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from caovand.core.gateway import policy
-from caovand.gateway import connections, desk, exchange, server
+from caovand.gateway import application, connections, desk, exchange, server
 from tests.bench import streams
 from tests.gateway.world import (
     CHAT,
@@ -152,7 +152,9 @@ def test_a_client_that_left_before_its_request_was_read_is_no_fault(
         gone = web.Request.__new__(web.Request)
         gone._protocol = SimpleNamespace(transport=None)  # type: ignore[assignment]
         with pytest.raises(ConnectionResetError):
-            await one.gateway._rules(gone, reads)  # type: ignore[attr-defined]
+            await application.Gateway(
+                one.gateway.desk, one.gateway.upstream, one.gateway.connections
+            )._rules(gone, reads)
 
     run(tmp_path, test)
     assert capfd.readouterr().err == ""
@@ -521,7 +523,7 @@ def test_bodies_are_bounded_in_size_and_time(
         status, found = await one.post(data=b"x" * ((1 << 20) + 1))
         assert (status, found["error"]["code"]) == (413, "request_too_large")
         assert (await one.post(data=endless()))[0] == 413
-        monkeypatch.setattr(server, "BODY_SILENCE_S", 0.05)
+        monkeypatch.setattr(application, "BODY_SILENCE_S", 0.05)
         reader, writer = await one.raw(
             b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nslow"
         )
@@ -541,7 +543,7 @@ def test_bodies_are_bounded_in_size_and_time(
 def test_a_body_that_arrives_too_slowly_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "BODY_GRACE_S", 0.0)
+    monkeypatch.setattr(application, "BODY_GRACE_S", 0.0)
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
 
     async def test(one: World) -> None:
@@ -642,8 +644,7 @@ def test_a_crowd_that_connects_at_once_leaves_others_their_turn(tmp_path: Path) 
         with contextlib.ExitStack() as crowd:
             for _ in range(200):
                 crowd.enter_context(socket.create_connection(("127.0.0.1", one.port)))
-            gateway: server.Gateway = one.gateway  # type: ignore[attr-defined]
-            assert gateway.connections is not None
+            gateway = one.gateway
             accepted = [0]
             while accepted[-1] < 200:
                 await turns()
@@ -656,8 +657,7 @@ def test_a_crowd_that_connects_at_once_leaves_others_their_turn(tmp_path: Path) 
 
 def test_a_crowd_that_asks_at_once_leaves_others_their_turn(tmp_path: Path) -> None:
     async def test(one: World) -> None:
-        gateway: server.Gateway = one.gateway  # type: ignore[attr-defined]
-        assert gateway.connections is not None
+        gateway = one.gateway
         crowd = [await one.raw(b"") for _ in range(100)]
         await soon(lambda: len(gateway.connections._open) == 100)
         for _, writer in crowd:
@@ -665,7 +665,7 @@ def test_a_crowd_that_asks_at_once_leaves_others_their_turn(tmp_path: Path) -> N
         arrived = [0]
         while arrived[-1] < 100:
             await turns()
-            arrived.append(sum(gateway._desk.counts.values()))
+            arrived.append(sum(gateway.desk.counts.values()))
         most = max(now - before for before, now in itertools.pairwise(arrived))
         assert most <= connections.BEGUN_AT_ONCE
         for reader, _ in crowd:
@@ -681,14 +681,14 @@ def test_a_crowd_that_leaves_at_once_leaves_others_their_turn(tmp_path: Path) ->
         begun = [await one.raw(request) for _ in range(100)]
         for reader, _ in begun:
             await reader.readuntil(b"one")
-        gateway: server.Gateway = one.gateway  # type: ignore[attr-defined]
-        assert gateway._desk.counts["at_engine"] == 100
+        gateway = one.gateway
+        assert gateway.desk.counts["at_engine"] == 100
         for _, writer in begun:
             writer.transport.abort()
         left = [100]
         while left[-1]:
             await turns()
-            left.append(gateway._desk.counts["at_engine"])
+            left.append(gateway.desk.counts["at_engine"])
         most = max(before - now for before, now in itertools.pairwise(left))
         assert most <= connections.CANCELLED_AT_ONCE
         await soon(lambda: one.engine.left == 100)
@@ -698,17 +698,14 @@ def test_a_crowd_that_leaves_at_once_leaves_others_their_turn(tmp_path: Path) ->
 
 def test_connections_that_ask_for_nothing_need_nothing_of_the_library(tmp_path: Path) -> None:
     async def test(one: World) -> None:
-        gateway: server.Gateway = one.gateway  # type: ignore[attr-defined]
-        assert gateway.connections is not None
-        assert gateway.runner is not None
-        assert gateway.runner.server is not None
+        gateway = one.gateway
         _, writer = await one.raw(b"")
         await soon(lambda: len(gateway.connections._open) == 1)
-        assert gateway.runner.server.connections == []
+        assert gateway.library.connections == []
         writer.write(b"G")
-        await soon(lambda: len(gateway.runner.server.connections) == 1)
+        await soon(lambda: len(gateway.library.connections) == 1)
         writer.close()
-        await soon(lambda: gateway.runner.server.connections == [])
+        await soon(lambda: gateway.library.connections == [])
 
     run(tmp_path, test)
 

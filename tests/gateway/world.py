@@ -179,8 +179,14 @@ async def for_ever(request: web.Request | None = None) -> web.Response:
 
 class World:
     def __init__(
-        self, session: ClientSession, port: int, daemon: FakeDaemon, engine: FakeEngine
+        self,
+        session: ClientSession,
+        port: int,
+        daemon: FakeDaemon,
+        engine: FakeEngine,
+        gateway: server.RunningGateway,
     ) -> None:
+        self.gateway = gateway
         self.session, self.port, self.daemon, self.engine = session, port, daemon, engine
         self.url = f"http://127.0.0.1:{port}"
 
@@ -220,9 +226,8 @@ async def world(folder: Path, **says: Any) -> AsyncIterator[World]:
     gateway = await server.start(listener, daemon.path, 1 << 20, Marks())
     try:
         async with ClientSession() as session:
-            one = World(session, own, daemon, engine)
+            one = World(session, own, daemon, engine, gateway)
             one.engine_port = port  # type: ignore[attr-defined]
-            one.gateway = gateway  # type: ignore[attr-defined]
             yield one
     finally:
         await gateway.stop()

@@ -75,7 +75,7 @@ def box(daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     made = Box(daemon, tmp_path / "engines", tmp_path / "caovan.toml")
     monkeypatch.setattr(engine_trial, "_refusal", lambda *_: "")
     monkeypatch.setattr(engine_trial, "_answer", lambda _found, prompt: prompt)
-    monkeypatch.setattr(engine_trial.bench, "measured", measured(made, {OLD: 100.0, NEW: 120.0}))
+    monkeypatch.setattr(engine_trial.bench, "measure", measured(made, {OLD: 100.0, NEW: 120.0}))
     return made
 
 
@@ -113,7 +113,7 @@ def test_a_slower_engine_is_rolled_back_unless_it_is_wanted_all_the_same(
     box: Box, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = measured(box, {OLD: 100.0, NEW: 80.0})
-    monkeypatch.setattr(engine_trial.bench, "measured", slow)
+    monkeypatch.setattr(engine_trial.bench, "measure", slow)
     said = tried(ctl, box, NEW, "--json")
     assert said.code == 1
     assert (box.current, box.served, box.reloads) == (OLD, OLD, 2)
@@ -128,7 +128,7 @@ def test_a_little_slower_is_no_reason_to_go_back(
     box: Box, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     little = measured(box, {OLD: 1000.0, NEW: 980.0})
-    monkeypatch.setattr(engine_trial.bench, "measured", little)
+    monkeypatch.setattr(engine_trial.bench, "measure", little)
     assert tried(ctl, box, NEW).code == 0
 
 
@@ -145,7 +145,7 @@ def test_whatever_cuts_a_trial_short_the_old_engine_is_in_use_afterwards(
             signal.raise_signal(number)
         return plain(*given, **named)
 
-    monkeypatch.setattr(engine_trial.bench, "measured", cut)
+    monkeypatch.setattr(engine_trial.bench, "measure", cut)
     handlers = [signal.getsignal(one) for one in (signal.SIGINT, *engine_trial.ENDING)]
     with contextlib.suppress(KeyboardInterrupt, ValueError):
         assert tried(ctl, box, NEW).code != 0

@@ -118,7 +118,7 @@ def test_an_engine_that_serves_is_stopped_only_if_somebody_agrees(
     def take(*_: object) -> None:
         raise Measured
 
-    monkeypatch.setattr(fieldtest, "Subject", lambda *_: type("S", (), {"described": dict})())
+    monkeypatch.setattr(fieldtest, "Subject", lambda *_: type("S", (), {"describe": dict})())
     monkeypatch.setattr(fieldtest, "take", take)
     monkeypatch.setattr("sys.stdin", typed)
     call = ("fieldtest", str(plain.parent / "x.tar.gz"), *words, "--config", str(plain))

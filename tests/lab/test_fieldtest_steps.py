@@ -36,11 +36,11 @@ def take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Take:
 
     monkeypatch.setattr(kernels, "measure", measure)
     monkeypatch.setattr(steps, "_facts", lambda _: {"version": "1"})
-    monkeypatch.setattr(steps, "_planned", lambda *_: (None, "not here"))
+    monkeypatch.setattr(steps, "_plan_trial", lambda *_: (None, "not here"))
 
     def taken(subject: Subject, *, again: bool = False) -> list[str]:
         measured.clear()
-        work = FieldtestResults(tmp_path / "work", subject.described(), again=again)
+        work = FieldtestResults(tmp_path / "work", subject.describe(), again=again)
         steps.take(subject, work, Screen(io.StringIO()))
         return list(measured)
 
@@ -74,7 +74,7 @@ def test_a_full_test_takes_no_result_of_a_quick_one(take: Take, tmp_path: Path) 
 def test_a_machine_without_any_plan_is_refused_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(steps, "_planned", lambda *_: (None, "it does not fit into the memory"))
+    monkeypatch.setattr(steps, "_plan_trial", lambda *_: (None, "it does not fit into the memory"))
     with pytest.raises(CommandError, match="cannot measure anything: it does not fit") as refused:
         steps.check(BEFORE)
     assert "caovanctl doctor --config /etc/caovan.toml" in refused.value.hint
@@ -139,7 +139,7 @@ def serve(
     def served(kept: dict[str, Any], **found: Any) -> tuple[FieldtestResults, str]:
         monkeypatch.setattr(trial, "run", lambda one, *_: {**trial.empty_result(one), **found})
         work, out = (
-            FieldtestResults(tmp_path / "work", BEFORE.described(), again=False),
+            FieldtestResults(tmp_path / "work", BEFORE.describe(), again=False),
             io.StringIO(),
         )
         for name, document in kept.items():

@@ -183,7 +183,7 @@ def test_a_failure_of_one_request_ends_no_other(server: Completions) -> None:
     with pytest.raises(BadStatus, match="HTTP 500"):
         one.ask("x", 2)
     with pytest.raises(BadStatus, match="HTTP 500"):
-        one.whole("x", 2)
+        one.complete("x", 2)
     server.status = 200
     assert one.ask("x", 2).answered is not None
 
@@ -192,7 +192,7 @@ def test_an_answer_in_one_piece(server: Completions) -> None:
     server.events = lambda body: iter(
         ['{"choices": ', '[{"text": "one", "finish_reason": "stop"}]}']
     )
-    text = streams(server).whole("x", 4, logprobs=2)
+    text = streams(server).complete("x", 4, logprobs=2)
     assert choice(json.loads(text)) == ("one", "stop")
     (body,) = server.completions()
     assert (body["stream"], body["logprobs"]) == (False, 2)

@@ -289,13 +289,15 @@ def test_links_and_devices_of_an_archive_stay_in_it(tmp_path: Path) -> None:
 )
 def test_a_build_that_fails_is_named_with_its_remedy(house: Path, output: str, fact: str) -> None:
     wanted = parse((house / "locks" / "tabby-cpu-1.0.txt").read_text(), "x")
-    files = Folder(house / "index").find(wanted.pins)
+    source_archive = Folder(house / "index").find(wanted.pins)["tabby"]
     world = replace(engine_fakes.world(FakePip(house), []), run=lambda *_: Finished(1, output))
     world = replace(world, environ=os.environ)
     source = fake_engine.INSTALL.source
     assert source is not None
     with pytest.raises(EngineError, match=fact):
-        from_source.build(source, wanted, house / "made", files, from_source.BuildOptions(), world)
+        from_source.build(
+            source, wanted, house / "made", source_archive, from_source.BuildOptions(), world
+        )
 
 
 @pytest.mark.parametrize(
@@ -306,17 +308,17 @@ def test_one_compiler_runs_on_each_core_as_far_as_memory_goes(
     house: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], cpus: int,
     free_mib: int, jobs: int,
 ) -> None:  # fmt: skip
-    orders: list[install_engine.InstallRequest] = []
+    requests: list[install_engine.InstallRequest] = []
 
-    def refuse(order: install_engine.InstallRequest, world: object) -> None:
-        orders.append(order)
+    def refuse(request: install_engine.InstallRequest, world: object) -> None:
+        requests.append(request)
         raise EngineError("go on", "this is a test", "none")
 
     host = Host(ram_mib=10_000, available_mib=free_mib, swap_mib=0, shm_mib=0, cpus=cpus)
     monkeypatch.setattr(install_verb.host, "read_host", lambda _: host)
     monkeypatch.setattr(install_engine, "install", refuse)
     assert install(*words) == 1
-    assert orders[0].compilers == from_source.BuildOptions(jobs)
+    assert requests[0].compilers == from_source.BuildOptions(jobs)
 
 
 def test_cards_that_the_locks_cuda_cannot_compile_for_are_left_out_or_refused(

@@ -21,7 +21,7 @@ from caovand.adapters.engine_install import install as install_engine
 from caovand.adapters.engine_install import lock, places, pythons
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.cli import engine as verb
-from caovand.cli.engine import choice, fetch
+from caovand.cli.engine import choice
 from caovand.cli.engine import install as install_verb
 from caovand.core.facts.inventory import Gpu
 from tests import engine_fakes
@@ -88,6 +88,8 @@ def test_a_real_pip_makes_an_engine(made: dict[str, Any]) -> None:
         text=True,
     )
     assert out.stdout == "9.9.9 6\n"
+    # the service of another user could not save it
+    assert list(Path(made["path"], "lib").glob("python3*/site-packages/__pycache__/six.*.pyc"))
 
 
 @pytest.mark.long
@@ -216,8 +218,9 @@ def test_offline_the_uv_that_came_with_caovan_vouches_for_the_python(
         engine_fakes.wheel(kept, "uv", "1.0", {"uv-1.0.data/scripts/uv": "#!/bin/sh\n"})
     code = (
         "import sys; from pathlib import Path; "
-        "from caovand.adapters.engine_install import acquire, commands; "
-        "print(acquire.carry('9.8', Path(sys.argv[1]), Path(sys.argv[2]), commands.run))"
+        "from caovand.adapters.engine_install import commands, pythons; "
+        "folder, root = map(Path, sys.argv[1:]); "
+        "print(pythons.UvPython('9.8', root, commands.run).install_from(folder))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path / "wheels", tmp_path / "root"],
@@ -377,8 +380,8 @@ def test_the_installation_looks_at_the_driver_first_and_the_packaged_one_needs_a
 ) -> None:
     done: list[object] = []
 
-    def installs(order: install_engine.InstallRequest, _world: object) -> None:
-        done.append(order.public)
+    def installs(request: install_engine.InstallRequest, _world: object) -> None:
+        done.append(request.public)
         raise EngineError("go on", "this is a test", "do")
 
     monkeypatch.setattr(install_verb, "check_driver", lambda *_args: done.append("driver"))
@@ -401,7 +404,9 @@ def test_fetch_brings_a_python_into_the_folder_it_fills(
         raise EngineError("find Python", "this is a test", "do")
 
     monkeypatch.setattr(pythons, "find", finds)
-    monkeypatch.setattr(fetch, "acquire", lambda _version, root, *_more: asked.append(root))
+    monkeypatch.setattr(
+        pythons.UvPython, "download", lambda python, *_more, **_options: asked.append(python.root)
+    )
     monkeypatch.setenv("CAOVAN_LOCKS", str(house / "locks"))
     folder = tmp_path / "wheels"
     words = ["fetch", "9.9.9", "--build", "cpu", "--wheels", str(folder)]

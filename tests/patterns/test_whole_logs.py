@@ -14,7 +14,7 @@ from caovand.core.secrets import hide, hide_in
 from caovand.engines.common.logs.rows.kernel import find_in_kernel
 from caovand.engines.vllm.log.cause import announces_failure, find_cause
 from caovand.engines.vllm.log.explain import explain
-from caovand.engines.vllm.log.json_lines import plain
+from caovand.engines.vllm.log.json_lines import unpack
 from caovand.engines.vllm.log.phases import read, read_figures
 from caovand.engines.vllm.metrics import parse_metrics
 
@@ -96,7 +96,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "explain": explain,
     "hide": lambda log: hide(log, ("sesame-4711", 'with"quote\\')),
     "hide_in": lambda log: hide_in({"a": [log, {"api_key": log}]}),
-    "read": lambda log: [read(text) for one in log.split("\n") for text in plain(one)],
+    "read": lambda log: [read(text) for one in log.split("\n") for text in unpack(one)],
     "figures": lambda log: [read_figures(one) for one in log.split("\n")],
     "announces": lambda log: [announces_failure(one) for one in log.split("\n")],
     "echo": lambda log: [engine_line("json", "vllm", one) for one in log.split("\n")],

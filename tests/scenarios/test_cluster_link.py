@@ -143,10 +143,10 @@ def test_a_head_whose_interface_leads_elsewhere_is_found(model: Path, tmp_path: 
             assert head.commands() == []
 
 
-FROM_N2 = "ip saddr 10.77.0.2 tcp flags & (syn | ack) == syn reject with tcp reset"
+FROM_N1 = "ip saddr 10.77.0.1 tcp flags & (syn | ack) == syn reject with tcp reset"
 
 
-def test_workers_that_do_not_reach_each_other_are_found(model: Path, tmp_path: Path) -> None:
+def test_the_third_of_three_nodes_is_found_by_its_closed_port(model: Path, tmp_path: Path) -> None:
     key = tmp_path / "cluster.key"
     cluster_key.make(key, "")
     in_three = shutil.copytree(model, tmp_path / "model")
@@ -156,16 +156,16 @@ def test_workers_that_do_not_reach_each_other_are_found(model: Path, tmp_path: P
     config = configuration(in_three, watch=WATCH)
     three = f"{config}\n{section('head', 'n1', key, 'nodes = 3')}"
     with two_nodes(3) as nodes:
-        load(nodes, 2, INPUT.format(rule=FROM_N2))
+        load(nodes, 2, INPUT.format(rule=FROM_N1))
         with (
             daemon(three, wrapper=nodes.wrapper(0)) as head,
             daemon(f"{config}\n{section('worker', 'n2', key)}", wrapper=nodes.wrapper(1)) as n2,
             daemon(f"{config}\n{section('worker', 'n3', key)}", wrapper=nodes.wrapper(2)) as n3,
         ):
-            text = reason(head, "n2 cannot connect to n3 at 10.77.0.3")
+            text = reason(head, "n1 cannot connect to n3 at 10.77.0.3")
             assert "where ranks listen on free ports: Connection refused" in text
             assert (
-                "on n3: let its firewall, and any on the way, accept all TCP from 10.77.0.2" in text
+                "on n3: let its firewall, and any on the way, accept all TCP from 10.77.0.1" in text
             )
             assert head.commands() == []
             load(nodes, 2, "")

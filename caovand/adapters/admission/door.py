@@ -44,7 +44,7 @@ class CannotBind(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """How many connections a door admits: `in_all` at a time, `per_peer` of each, who may open
+    """The limits of a door: `in_all` connections at a time, `per_peer` of each, who may open
     `rate_per_peer` a second (None: any number), all together ten times that.
 
     A peer that `is_favoured` may have `per_favoured`, at any rate, and such peers may use
@@ -193,8 +193,8 @@ def peer_uid(link: socket.socket) -> int:
 
 def peer(link: socket.socket) -> tuple[int, int, int]:
     """The process at the other end of a connected Unix socket, its user and its group."""
-    found = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    pid, uid, gid = _UCRED.unpack(found)
+    credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, gid = _UCRED.unpack(credentials)
     return pid, uid, gid
 
 
@@ -202,19 +202,19 @@ def peer_groups(link: socket.socket) -> set[int]:
     """The supplementary groups of the process at the other end of a connected Unix socket."""
     # socket.getsockopt() returns at most 256 of them.
     libc = ctypes.CDLL(None, use_errno=True)
-    found, size = (ctypes.c_uint * 0)(), ctypes.c_uint(0)
+    groups, size = (ctypes.c_uint * 0)(), ctypes.c_uint(0)
     while libc.getsockopt(
-        link.fileno(), socket.SOL_SOCKET, _SO_PEERGROUPS, found, ctypes.byref(size)
+        link.fileno(), socket.SOL_SOCKET, _SO_PEERGROUPS, groups, ctypes.byref(size)
     ):
         number = ctypes.get_errno()
         if number != errno.ERANGE:  # some kernels lack it, such as gVisor's
             return set()
-        found = (ctypes.c_uint * (size.value // ctypes.sizeof(ctypes.c_uint)))()
-    return set(found)
+        groups = (ctypes.c_uint * (size.value // ctypes.sizeof(ctypes.c_uint)))()
+    return set(groups)
 
 
 def spare_descriptors() -> int:
-    """How many more descriptors this process may open."""
+    """The number of descriptors that this process may still open."""
     with contextlib.suppress(OSError):
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
     return 0

@@ -42,7 +42,7 @@ class CannotSpawn(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """How an engine is started: its command, and what limits it."""
+    """An engine's command, and its limits."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -98,7 +98,7 @@ class Child:
                 undo.callback(os.close, self._watch)
                 loop.add_reader(self._watch, self._on_exit)
                 undo.callback(loop.remove_reader, self._watch)
-                self.look()
+                self.refresh()
                 undo.callback(forget, ledger)
                 self._pump = Pump(read_end, sinks)
                 undo.pop_all()
@@ -116,7 +116,7 @@ class Child:
         assert self._process.returncode is not None
         return self._process.returncode
 
-    def look(self) -> tuple[Process, ...]:
+    def refresh(self) -> tuple[Process, ...]:
         """Refresh the engine's processes, and write changes to the ledger."""
         self._refresh_members()
         return self.members
@@ -126,14 +126,16 @@ class Child:
         family, unknown = self._engines.family(self._traces)
         dead = processes.reap(family, self.pid)
         processes.reap(unknown, self.pid)
-        found = tuple(process for process in family if not process.zombie)
+        living = tuple(process for process in family if not process.zombie)
         known = {(p.pid, p.start) for p in self.members}
-        if self.unrecorded or {(p.pid, p.start) for p in found} != known:
-            self.unrecorded = record(self._ledger, self.pid, self._traces.start, found, self._marks)
-        self.members = self._traces.members = found
+        if self.unrecorded or {(p.pid, p.start) for p in living} != known:
+            self.unrecorded = record(
+                self._ledger, self.pid, self._traces.start, living, self._marks
+            )
+        self.members = self._traces.members = living
         self.unknown = tuple(process for process in unknown if not process.zombie)
-        self.seen.update(process.pid for process in found)
-        return (*found, *dead)
+        self.seen.update(process.pid for process in living)
+        return (*living, *dead)
 
     def _kill_unseen(self) -> None:
         """KILL processes that change their pid faster than they can be listed."""

@@ -20,7 +20,7 @@ from caovand.core.facts.ownership import KnownEngine, Ownership, Process, assign
 
 @dataclass(eq=False)
 class EngineTraces:
-    """How one engine's processes are recognised, and which of them were last seen.
+    """The marks of one engine's processes, and those that were last seen.
 
     `session` is the pid of its first process and `start` its start time. `output` is the file its
     processes write to. An engine that was `abandoned` is no longer watched, though a process of it
@@ -60,19 +60,19 @@ class Engines:
         Both include zombies.
         """
         table, engines = processes.all_processes(), self._including(one)
-        found = _owners(table, [engine.known() for engine in engines])
-        living = {found.by_pid.get(process.pid) for process in table if not process.zombie}
+        owners = _owners(table, [engine.known() for engine in engines])
+        living = {owners.by_pid.get(process.pid) for process in table if not process.zombie}
         for place, engine in enumerate(engines):
             if engine.abandoned and place not in living:
                 self.remove(engine)
         place = engines.index(one)
-        return [p for p in table if found.by_pid.get(p.pid) == place], list(found.unknown)
+        return [p for p in table if owners.by_pid.get(p.pid) == place], list(owners.unknown)
 
     def pids(self, one: EngineTraces) -> list[int]:
         """The pids of an engine's living processes; callable from any thread, changes nothing."""
         table, engines = processes.all_processes(), self._including(one)
-        found, place = _owners(table, [engine.known() for engine in engines]), engines.index(one)
-        return [p.pid for p in table if found.by_pid.get(p.pid) == place and not p.zombie]
+        owners, place = _owners(table, [engine.known() for engine in engines]), engines.index(one)
+        return [p.pid for p in table if owners.by_pid.get(p.pid) == place and not p.zombie]
 
     def _including(self, one: EngineTraces) -> tuple[EngineTraces, ...]:
         """All engines, including this one even if it was removed already."""
@@ -99,8 +99,8 @@ class Engines:
             except OSError:  # a kernel without this file
                 return
             table = [p for p in map(processes.read, pids) if p and p.pid != one.session]
-            found = _owners(table, engines).by_pid
-            adopted = [process for process in table if found.get(process.pid) == place]
+            owners = _owners(table, engines).by_pid
+            adopted = [process for process in table if owners.get(process.pid) == place]
             for process in adopted:
                 if not process.zombie:
                     with contextlib.suppress(OSError):

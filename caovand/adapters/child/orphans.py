@@ -26,8 +26,8 @@ def record(ledger: Path, session: int, start: int, found: Sequence[Process], mar
     try:
         user = engine_user.current()
         uid = user.uid if user else os.getuid()
-        one = ProcessLedger(processes.boot_id(), session, start, uid, found, marks)
-        state_file.write(ledger, ledgers.render(one))
+        content = ProcessLedger(processes.boot_id(), session, start, uid, found, marks)
+        state_file.write(ledger, ledgers.render(content))
     except (OSError, MemoryError) as problem:
         return f"cannot write {ledger}: {getattr(problem, 'strerror', None) or 'no memory left'}"
     return ""
@@ -89,10 +89,10 @@ async def end_orphans(
         for group in groups:
             processes.kill_group(group)
 
-    found = await find()
-    if found and before_kill is not None:
-        await before_kill([process.pid for process in found])
+    orphaned = await find()
+    if orphaned and before_kill is not None:
+        await before_kill([process.pid for process in orphaned])
     left = await sweep(find, KILL_S, kill_unseen, lambda: any(map(processes.is_populated, groups)))
     if not left:
         forget(ledger)
-    return found, left
+    return orphaned, left

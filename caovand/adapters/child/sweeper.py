@@ -38,10 +38,10 @@ async def sweep(
     trackers: dict[tuple[int, int], bool] = {}
     quiet = rounds = 0
     while True:
-        found = await find()
-        left = tuple(process for process in found if not process.zombie)
+        survivors = await find()
+        left = tuple(process for process in survivors if not process.zombie)
         hidden = not left and hides()
-        quiet = 0 if found or hidden else quiet + 1
+        quiet = 0 if survivors or hidden else quiet + 1
         if quiet >= QUIET_POLLS:
             return ()
         fresh = [process for process in left if (process.pid, process.start) not in trackers]
@@ -51,7 +51,7 @@ async def sweep(
             others_at = clock()
         doomed = others or (left if clock() > others_at + TRACKER_S else ())
         signalled = [processes.send(process, signal.SIGKILL) for process in doomed]
-        rounds += bool(found or hidden)
+        rounds += bool(survivors or hidden)
         if hidden or not all(signalled) or (rounds > ROUNDS and (fresh or not left)):
             kill_unseen()
         if clock() > deadline and not quiet:
@@ -62,18 +62,18 @@ async def sweep(
 async def _find_resource_trackers(fresh: Sequence[Process]) -> dict[tuple[int, int], bool]:
     """Which of these are Python's resource trackers; one that does not answer in time is not
     counted."""
-    asked = {
+    command_lines = {
         process: asyncio.ensure_future(asyncio.to_thread(processes.is_resource_tracker, process))
         for process in fresh
     }
-    if asked:
+    if command_lines:
         # If no thread can be started, none counts as a tracker: they are killed like the others.
-        await asyncio.wait(asked.values(), timeout=COMMAND_LINE_S)
+        await asyncio.wait(command_lines.values(), timeout=COMMAND_LINE_S)
     return {
         (process.pid, process.start): answer.done()
         and answer.exception() is None
         and answer.result()
-        for process, answer in asked.items()
+        for process, answer in command_lines.items()
     }
 
 

@@ -125,7 +125,7 @@ def program(
         code += _unless(BPF_JEQ, number(name, machine))
     for test, values_of in ((_refuse_values, refused), (_refuse_other_values, allowed)):
         for name, arguments in values_of.items():
-            tests = [one for offset, values in arguments.items() for one in test(offset, values)]
+            tests = [step for offset, values in arguments.items() for step in test(offset, values)]
             code += [(BPF_JEQ, 0, len(tests) + 1, number(name, machine)), *tests]
             code.append((BPF_RET, 0, 0, ALLOW))
     code.append((BPF_RET, 0, 0, ALLOW))
@@ -147,7 +147,9 @@ def _group_arguments(keepers: Collection[int]) -> Iterator[int]:
 
 def _refuse_values(offset: int, values: Collection[int]) -> list[Instruction]:
     """Refuse a call whose argument is one of these values."""
-    tests = [one for value in values for one in _unless(BPF_JEQ, value & UINT32_MAX)]
+    tests = [
+        instruction for value in values for instruction in _unless(BPF_JEQ, value & UINT32_MAX)
+    ]
     return [(BPF_LOAD, 0, 0, offset), *tests]
 
 
@@ -166,7 +168,7 @@ def _unless(compare: int, value: int) -> list[Instruction]:
 def install(libc: Any, code: bytes) -> None:
     """Install the filter in this process; print the reason if that is impossible.
 
-    SECCOMP_FILTER_FLAG_SPEC_ALLOW keeps the processor's speculation, which some kernels would turn
+    SECCOMP_FILTER_FLAG_SPEC_ALLOW keeps the CPU's speculation, which some kernels would turn
     off for a filtered process; the kernels of some containers do not know the flag.
     """
     instructions = ctypes.create_string_buffer(code)
@@ -175,5 +177,5 @@ def install(libc: Any, code: bytes) -> None:
     if all(
         libc.syscall(call, SET_MODE_FILTER, flags, pointer) for flags in (FILTER_FLAG_SPEC_ALLOW, 0)
     ):
-        why = os.strerror(ctypes.get_errno())
-        print(f"caovan: cannot filter the engine's system calls: {why}", file=sys.stderr)
+        reason = os.strerror(ctypes.get_errno())
+        print(f"caovan: cannot filter the engine's system calls: {reason}", file=sys.stderr)

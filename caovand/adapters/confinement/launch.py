@@ -100,7 +100,7 @@ def main() -> int:
         if launch["unlimited_stack"]:
             raise_stack()
         libc = ctypes.CDLL(None, use_errno=True)
-        _checked(libc.prctl(PR_SET_PDEATHSIG, launch["ends_with"], 0, 0, 0))
+        _check(libc.prctl(PR_SET_PDEATHSIG, launch["ends_with"], 0, 0, 0))
         if launch["confined"] is not None:
             make_devices()
             confine(libc, **launch["confined"], keepers=launch["keepers"])
@@ -150,7 +150,7 @@ def confine(
     """
     from caovand.adapters.confinement import call_filter  # noqa: PLC0415  (before files are hidden)
 
-    _checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     for capability in (CAP_SYS_RAWIO, CAP_SYSLOG):
         libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails without any rights to drop
     for folder in writable:
@@ -180,18 +180,20 @@ def protect_machine(libc: Any) -> None:
     /proc/sys is read-only already; a message is printed if it is not.
     """
     first = (f"{PROC}/sys", f"{PROC}/sysrq-trigger", f"{PROC}/{os.getppid()}")
-    with os.scandir(PROC) as found:
-        rest = [one.path for one in found if not one.is_symlink() and not one.name.isdigit()]
-    why = 0
+    with os.scandir(PROC) as entries:
+        rest = [
+            entry.path for entry in entries if not entry.is_symlink() and not entry.name.isdigit()
+        ]
+    error = 0
     try:
-        _checked(libc.unshare(CLONE_NEWNS))
+        _check(libc.unshare(CLONE_NEWNS))
         _mount(libc, "/", MS_REC | MS_SLAVE)
         for path in dict.fromkeys((*first, *rest)):
-            why = _make_read_only(libc, path) or why
+            error = _make_read_only(libc, path) or error
     except OSError as problem:
-        why = problem.errno or 0
-    if why and os.access(CORE_PATTERN, os.W_OK):
-        text = os.strerror(why)
+        error = problem.errno or 0
+    if error and os.access(CORE_PATTERN, os.W_OK):
+        text = os.strerror(error)
         print(f"caovan: cannot keep the engine from /proc/sys: {text}", file=sys.stderr)
 
 
@@ -207,7 +209,7 @@ def _make_read_only(libc: Any, path: str) -> int:
 
 def _mount(libc: Any, path: str, flags: int) -> None:
     name = os.fsencode(path)
-    _checked(libc.mount(name, name, None, ctypes.c_ulong(flags), None))
+    _check(libc.mount(name, name, None, ctypes.c_ulong(flags), None))
 
 
 def engine_rules(
@@ -220,9 +222,11 @@ def engine_rules(
     yield "/", READ_DIR  # names alone: a search for a file may list folders
     yield from ((path, READ_RIGHTS) for path in except_for("/", (*hidden, DEV)))
     yield from ((path, READ_FILE | WRITE_FILE | READ_DIR) for path in devices())
-    for one in readable:
-        if not in_one_of(one, roots):
-            yield from ((path, READ_RIGHTS) for path in except_for(os.path.realpath(one), hidden))
+    for folder in readable:
+        if not in_one_of(folder, roots):
+            yield from (
+                (path, READ_RIGHTS) for path in except_for(os.path.realpath(folder), hidden)
+            )
     yield from ((path, write) for path in (*roots, SHARED_MEMORY))
 
 
@@ -231,10 +235,10 @@ def restrict(libc: Any, abi: int, rules: Iterable[tuple[str, int]]) -> None:
     handled = HANDLED_RIGHTS if abi >= TRUNCATE_ABI else HANDLED_RIGHTS & ~TRUNCATE
     attributes = struct.pack("=QQQ", handled, 0, SCOPE)
     size = 24 if abi >= SCOPE_ABI else 16 if abi >= NET_ABI else 8
-    ruleset = _checked(libc.syscall(LANDLOCK_CREATE_RULESET, attributes, size, 0))
+    ruleset = _check(libc.syscall(LANDLOCK_CREATE_RULESET, attributes, size, 0))
     for path, rights in rules:
         _add_rule(libc, ruleset, path, rights & handled)
-    _checked(libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0))
+    _check(libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0))
     os.close(ruleset)
 
 
@@ -245,15 +249,19 @@ def except_for(path: str, hidden: Sequence[str]) -> Iterator[str]:
     """
     if path in hidden:
         return
-    if not any(one.startswith(path.rstrip("/") + "/") for one in hidden):
+    if not any(hidden_path.startswith(path.rstrip("/") + "/") for hidden_path in hidden):
         yield path
         return
     try:
-        with os.scandir(path) as found:
-            entries = [entry.path for entry in found if not entry.is_symlink()]
+        with os.scandir(path) as listing:
+            entries = [entry.path for entry in listing if not entry.is_symlink()]
     except OSError:  # it may be entered but not listed
         start = path.rstrip("/") + "/"
-        below = {one[len(start) :].partition("/")[0] for one in hidden if one.startswith(start)}
+        below = {
+            hidden_path[len(start) :].partition("/")[0]
+            for hidden_path in hidden
+            if hidden_path.startswith(start)
+        }
         entries = [start + name for name in sorted(below)]
     for entry in entries:
         yield from except_for(entry, hidden)
@@ -266,22 +274,22 @@ def writable_roots(writable: Iterable[str], hidden: Sequence[str]) -> dict[str, 
     followed.
     """
     roots: dict[str, None] = {}
-    for one in sorted(writable, key=len):
-        real = os.path.realpath(one)
-        if not in_one_of(one, roots):
+    for folder in sorted(writable, key=len):
+        real = os.path.realpath(folder)
+        if not in_one_of(folder, roots):
             roots.update(dict.fromkeys(except_for(real, hidden)))
         elif not in_one_of(os.path.join(real, "."), roots):
-            why = "an engine could have made this link: if you did, add its target to [engine]"
-            print(f"caovan: the engine cannot write to {one}: {why} writable", file=sys.stderr)
+            hint = "an engine could have made this link: if you did, add its target to [engine]"
+            print(f"caovan: the engine cannot write to {folder}: {hint} writable", file=sys.stderr)
     return roots
 
 
 def in_one_of(path: str, folders: Container[str]) -> bool:
     """Whether the path lies in one of these folders, directly or through a link on the way."""
     return any(
-        one in folders
+        above in folders
         for folder in folders_above(path)
-        for one in folders_above(os.path.join(os.path.realpath(folder), "."))
+        for above in folders_above(os.path.join(os.path.realpath(folder), "."))
     )
 
 
@@ -314,7 +322,7 @@ def _add_rule(libc: Any, ruleset: int, path: str, rights: int) -> None:
         os.close(place)
 
 
-def _checked(result: int) -> int:
+def _check(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"cannot confine the engine: {os.strerror(number)}")

@@ -64,12 +64,12 @@ def ask(
         return [], f"cannot start a process: {problem.strerror}"
     assert process.stdout is not None
     try:
-        data, why = _read(process.stdout.fileno(), deadline)
-        if not why:
+        data, reason = _read(process.stdout.fileno(), deadline)
+        if not reason:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(deadline - time.monotonic(), 0.1))
-            why = f"exit status {process.returncode}" if process.returncode else ""
-            why = "it took too long" if process.returncode == -signal.SIGXCPU else why
+            reason = f"exit status {process.returncode}" if process.returncode else ""
+            reason = "it took too long" if process.returncode == -signal.SIGXCPU else reason
     finally:
         process.kill()
         process.wait()
@@ -78,7 +78,7 @@ def ask(
     for line in data.splitlines():
         with contextlib.suppress(ValueError):  # the last one may be incomplete
             answers.append(json.loads(line))
-    return answers, why
+    return answers, reason
 
 
 def _start(
@@ -90,8 +90,8 @@ def _start(
     needed = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}
     # An unnamed file in memory instead of a pipe: neither side waits for the other to read.
     with open(os.memfd_create("request"), "w+b") as file:
-        for one in (request, *lines):
-            file.write(json.dumps(one, default=_plain).encode() + b"\n")
+        for line in (request, *lines):
+            file.write(json.dumps(line, default=_to_plain).encode() + b"\n")
         file.seek(0)
         return subprocess.Popen(
             words, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=needed,
@@ -99,7 +99,7 @@ def _start(
         )  # fmt: skip
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     return list(value) if isinstance(value, (set, frozenset)) else str(value)
 
 

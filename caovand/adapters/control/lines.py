@@ -16,8 +16,8 @@ from dataclasses import replace
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply, Request, WireError
 
-OF_THE_GATEWAY = frozenset({"gateway", "gateway_report", "gateway_requests", "gateway_used"})
-FOR_SERVERS_ALONE = OF_THE_GATEWAY | {"endpoint"}
+GATEWAY_REQUESTS = frozenset({"gateway", "gateway_report", "gateway_requests", "gateway_used"})
+SERVER_REQUESTS = GATEWAY_REQUESTS | {"endpoint"}
 """Operations whose results contain the API key, which not even the control group may see."""
 PAGE_REQUESTS = frozenset({
     "endpoint",

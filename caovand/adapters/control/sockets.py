@@ -34,9 +34,9 @@ from caovand.adapters.admission.gate import DESCRIPTORS_PER_CONNECTION, Gate, in
 from caovand.adapters.admission.zmtp import Messages
 from caovand.adapters.control.lines import (
     BUSY,
-    FOR_SERVERS_ALONE,
-    OF_THE_GATEWAY,
+    GATEWAY_REQUESTS,
     PAGE_REQUESTS,
+    SERVER_REQUESTS,
     Lines,
     RequestHandler,
     not_permitted,
@@ -108,16 +108,16 @@ class Control:
             inner = inner_folder(folder)
             self._control = self._bind(inner / "control", zmq.ROUTER, MAX_UNREAD)
             self._events = self._bind(inner / "events", zmq.PUB, 1000)
-            for one in self._sockets(inner, gid, partial(_client_uid, admits)):
-                listener = unix_listener(folder / one.name, one.mode, one.gid)
+            for endpoint in self._sockets(inner, gid, partial(_client_uid, admits)):
+                listener = unix_listener(folder / endpoint.name, endpoint.mode, endpoint.gid)
                 self._doors.append(
                     Door(
                         listener,
-                        one.serve,
-                        one.who,
-                        one.quota,
-                        descriptors_each=one.descriptors_each,
-                        refusal=one.refusal,
+                        endpoint.serve,
+                        endpoint.who,
+                        endpoint.quota,
+                        descriptors_each=endpoint.descriptors_each,
+                        refusal=endpoint.refusal,
                     )
                 )
         except CannotBind:
@@ -142,7 +142,7 @@ class Control:
         events = Gate(inner / "events", partial(_followed, TOPIC_BYTES), TOPIC_BYTES, None)
         status = Lines(self._reply, wire.OPEN_TO_ALL, trusted=False)
         page = Lines(self._reply, PAGE_REQUESTS, trusted=True)
-        gateway = Lines(self._reply, OF_THE_GATEWAY, trusted=True)
+        gateway = Lines(self._reply, GATEWAY_REQUESTS, trusted=True)
         return (
             _ListeningSocket(
                 "control", restricted, gid, control.serve, partial(client_uid, "control", gid),
@@ -238,7 +238,7 @@ class Control:
 
     async def _answer(self, envelope: list[bytes], request: Request) -> None:
         try:
-            permitted = request.op not in FOR_SERVERS_ALONE
+            permitted = request.op not in SERVER_REQUESTS
             reply = await self._reply(request) if permitted else not_permitted(request)
             frame = wire.encode_reply(reply)
             if len(frame) > wire.MAX_BYTES:

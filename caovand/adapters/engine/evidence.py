@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.files import trust
+from caovand.adapters.files.safe_files import read_or_empty
 from caovand.adapters.privileges.engine_user import as_engine, current
 from caovand.core.facts.ownership import Process
 
@@ -30,7 +31,7 @@ def process_tree(members: Iterable[Process]) -> list[dict[str, Any]]:
     """Each process that still exists, with its parent, state and memory."""
     rows = []
     for process in list(members)[:MAX_PROCESSES]:
-        fields = _colons(_read_text(Path(f"/proc/{process.pid}/status")), _FIELDS)
+        fields = _colons(read_or_empty(Path(f"/proc/{process.pid}/status")), _FIELDS)
         row = {"pid": process.pid, "parent": process.parent, "name": process.name}
         rows.append({**row, **(fields or {"State": "gone"})})
     return rows
@@ -38,8 +39,8 @@ def process_tree(members: Iterable[Process]) -> list[dict[str, Any]]:
 
 def host_memory() -> dict[str, str]:
     """The relevant lines of /proc/meminfo, and the load."""
-    fields = _colons(_read_text(Path("/proc/meminfo")), _MEMORY)
-    return {**fields, "loadavg": _read_text(Path("/proc/loadavg")).strip()}
+    fields = _colons(read_or_empty(Path("/proc/meminfo")), _MEMORY)
+    return {**fields, "loadavg": read_or_empty(Path("/proc/loadavg")).strip()}
 
 
 def stacks(
@@ -77,9 +78,9 @@ def find_py_spy(engine_python: str) -> str | None:
     own_user = current() is not None
     pythons = (engine_python, sys.executable) if own_user else (sys.executable,)
     places = (Path(python).parent / "py-spy" for python in pythons)
-    found = (str(path) for path in places if os.access(path, os.X_OK))
+    executables = (str(path) for path in places if os.access(path, os.X_OK))
     on_path = trust.program if own_user else trust.find_root_owned_program
-    return next(found, None) or on_path("py-spy", os.environ)
+    return next(executables, None) or on_path("py-spy", os.environ)
 
 
 def _py_spy_stacks(spy: str, pid: int, limit_s: float) -> tuple[str, str]:
@@ -108,20 +109,13 @@ def _kernel_stacks(pid: int) -> str:
         return "(gone)"
     rows = []
     for thread in threads:
-        fields = _colons(_read_text(thread / "status"), ("Name", "State"))
-        waits = _read_text(thread / "wchan").strip()
+        fields = _colons(read_or_empty(thread / "status"), ("Name", "State"))
+        waits = read_or_empty(thread / "wchan").strip()
         rows.append(f"thread {thread.name} {' '.join(fields.values())} waits in {waits or '?'}")
-        rows += [f"    {line}" for line in _read_text(thread / "stack").splitlines()]
+        rows += [f"    {line}" for line in read_or_empty(thread / "stack").splitlines()]
     return "\n".join(rows)
 
 
 def _colons(text: str, names: Sequence[str]) -> dict[str, str]:
     pairs = (line.partition(":") for line in text.splitlines())
     return {name: value.strip() for name, _, value in pairs if name in names}
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -26,6 +26,7 @@ from itertools import islice
 from pathlib import Path
 
 from caovand.adapters.files import safe_files
+from caovand.core.problem import reason_of
 from caovand.core.secrets import HIDDEN, escaped_forms
 
 READ_BYTES = 1 << 16
@@ -158,25 +159,25 @@ class RotatedFile:
                 written += os.write(self._file, data[written:])
             self.problem = ""
         except OSError as problem:
-            self.problem = problem.strerror or str(problem)
+            self.problem = reason_of(problem)
         self._size += written
         return written
 
-    def _open(self, room: int) -> None:
-        """Open the file, rotating it first if `room` more bytes would exceed its limit."""
+    def _open(self, size: int) -> None:
+        """Open the file, rotating it first if `size` more bytes would exceed its limit."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
-        if self.path.exists() and self.path.stat().st_size + room > self._limit:
+        if self.path.exists() and self.path.stat().st_size + size > self._limit:
             for number in range(self._backups, 0, -1):
-                newer = self.path if number == 1 else self._numbered(number - 1)
+                newer = self.path if number == 1 else self._numbered_path(number - 1)
                 with contextlib.suppress(FileNotFoundError):
-                    os.replace(newer, self._numbered(number))
+                    os.replace(newer, self._numbered_path(number))
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         self._file = safe_files.open_own(self.path, flags, 0o640, any_kind=True)
         self._size = os.fstat(self._file).st_size
 
-    def _numbered(self, number: int) -> Path:
+    def _numbered_path(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
 
 

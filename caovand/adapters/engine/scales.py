@@ -66,4 +66,4 @@ def _has_negative(part: bytes, word: Word) -> bool:
     width = words.itemsize
     if part[width - 1 :: width].isascii():  # no sign bit is set, checked at the speed of memory
         return False
-    return any(one > 1 << (8 * width - 1) for one in words)  # minus zero is not negative
+    return any(value > 1 << (8 * width - 1) for value in words)  # minus zero is not negative

@@ -13,7 +13,7 @@ from pathlib import Path
 from caovand.adapters.files import trust
 
 TICK_S = 1.0
-NAMING_FILES = frozenset(
+PATH_VARIABLES = frozenset(
     {"PIP_CERT", "PIP_CLIENT_CERT", "PIP_CONFIG_FILE", "PIP_CONSTRAINT", "PIP_FIND_LINKS"}
     | {"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "SSL_CERT_FILE", "UV_PYTHON_INSTALL_MIRROR"}
 )
@@ -27,13 +27,18 @@ class Finished:
     output: str
 
 
+def last_line(output: str, empty: str = "nothing") -> str:
+    """Return the last line that a program printed, which most often names the cause."""
+    return (output.strip() or empty).splitlines()[-1].strip()
+
+
 ReportProgress = Callable[[int, int, str], None]
 RunCommand = Callable[[Sequence[str], Mapping[str, str], Callable[[], None]], Finished]
 
 
 @dataclass(frozen=True)
 class InstallWorld:
-    """The effects of an installation outside files; tests replace them."""
+    """The effects of an installation other than on files; tests replace them."""
 
     run: RunCommand
     free_bytes: Callable[[Path], int]
@@ -51,14 +56,14 @@ def run(command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]
     (setpriv of util-linux), so that a killed installation leaves no pip behind that goes on
     writing; it also inherits every inheritable descriptor, including the lock on the root.
     """
-    whole = {**with_absolute_paths(trust.own_environ(os.environ)), **env}
-    whole = {key: value for key, value in whole.items() if value or key not in env}
+    environ = {**with_absolute_paths(trust.own_environ(os.environ)), **env}
+    environ = {key: value for key, value in environ.items() if value or key not in env}
     setpriv = trust.program("setpriv", os.environ)
     wrapper = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
     output: list[bytes] = []
     with subprocess.Popen(
         [*wrapper, *command],
-        env=whole,
+        env=environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -93,8 +98,8 @@ def with_absolute_paths(environ: Mapping[str, str]) -> dict[str, str]:
     They are relative to the caller's folder, but the child works in /. A configuration file that
     merely lies in that folder is ignored.
     """
-    kept = dict(environ)
-    for name in NAMING_FILES & kept.keys():
-        words = (os.path.abspath(w) if os.path.exists(w) else w for w in kept[name].split())
-        kept[name] = " ".join(words)
-    return kept
+    absolute = dict(environ)
+    for name in PATH_VARIABLES & environ.keys():
+        words = (os.path.abspath(w) if os.path.exists(w) else w for w in environ[name].split())
+        absolute[name] = " ".join(words)
+    return absolute

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from caovand.adapters.engine_install import toolkit
-from caovand.adapters.engine_install.adapt import write_dist_info
 from caovand.adapters.engine_install.commands import Finished, InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock
-from caovand.adapters.engine_install.wheels import Wheel
+from caovand.adapters.engine_install.places import site_packages
+from caovand.adapters.engine_install.records import write_dist_info
 from caovand.adapters.files import trust
 from caovand.core.engine.install import Source
 
 FOLDER = "build"
-_TELLING = ("fatal error:", "cannot find", "error:", "CMake Error", "FAILED:")
+_CAUSE_MARKERS = ("fatal error:", "cannot find", "error:", "CMake Error", "FAILED:")
 """Markers of a line that names the cause, the most specific first."""
 
 
@@ -45,8 +45,8 @@ def check_compiler(lock: Lock, environ: Mapping[str, str]) -> str:
     """Return the system's C++ compiler; raises EngineError, before any download, if there is
     none."""
     for name in (environ.get("CXX", ""), "c++", "g++", "clang++"):
-        if name and (found := trust.program(name, environ)):
-            return found
+        if name and (compiler := trust.program(name, environ)):
+            return compiler
     raise EngineError(
         f"build {lock.name}",
         "there is no C++ compiler on this machine",
@@ -58,55 +58,58 @@ def build(
     source: Source,
     lock: Lock,
     path: Path,
-    files: Mapping[str, Wheel],
+    archive: Path,
     compilers: BuildOptions,
     world: InstallWorld,
-) -> Path:
-    """Build the program into ENGINE/bin.
-
-    An interrupted build resumes where it stopped.
-    """
+) -> None:
+    """Build the program from its archive into ENGINE/bin; an interrupted build resumes."""
     work = path / FOLDER
     tree, out = work / "source", work / "out"
     if not tree.exists():
-        unpack(files[source.package].path, tree, f"build {lock.name}")
+        unpack(archive, tree, f"build {lock.name}")
     environ = _environment(path, lock, compilers)
-    options = source.options(lock.build, lock.version)
-    if lock.build == "cuda":
-        cards = ";".join(f"{major}{minor}-real" for major, minor in compilers.cards)
-        options += (f"-DCMAKE_CUDA_ARCHITECTURES={cards}",)
-        options += (f"-DCUDAToolkit_ROOT={path / toolkit.FOLDER}",)
-    ninja, compiler = str(path / "bin" / "ninja"), check_compiler(lock, world.environ)
-    command = [str(path / "bin" / "cmake"), "-S", str(tree / source.folder), "-B", str(out)]
-    command += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}", "-DCMAKE_BUILD_TYPE=Release"]
-    prelude = work / "prelude.cmake"
-    prelude.write_text(source.prelude, encoding="utf-8")
-    command += [f"-DCMAKE_CXX_COMPILER={compiler}", f"-DCMAKE_PROJECT_TOP_LEVEL_INCLUDES={prelude}"]
-    _run_or_raise(world, work, [*command, *options], environ)
+    _run_or_raise(world, work, _configuration(source, lock, path, compilers, world), environ)
+    ninja = [str(path / "bin" / "ninja"), "-C", str(out)]
     log = out / ".ninja_log"
     before = _count_done(log)
-    total = _count_steps(
-        world.run([ninja, "-C", str(out), "-n", source.target], environ, _do_nothing)
-    )
+    total = _count_steps(world.run([*ninja, "-n", source.target], environ, _do_nothing))
 
     def tick() -> None:
         done = min(max(_count_done(log) - before, 0), total)
         world.progress(done, total, f"compiling {source.target}")
 
-    build_it = [ninja, "-C", str(out), f"-j{compilers.jobs}", source.target]
-    _run_or_raise(world, work, build_it, environ, tick)
+    _run_or_raise(world, work, [*ninja, f"-j{compilers.jobs}", source.target], environ, tick)
     tick()
-    made = next(file for file in out.rglob(source.target) if file.is_file())
-    place = path / "bin" / source.target
-    made.replace(place)
-    site = next((path / "lib").glob("python3*/site-packages"))
-    write_dist_info(site, source.package, lock.version, [place])
+    program = path / "bin" / source.target
+    next(file for file in out.rglob(source.target) if file.is_file()).replace(program)
+    write_dist_info(site_packages(path), source.package, lock.version, [program])
     shutil.rmtree(work)
-    return place
+
+
+def _configuration(
+    source: Source, lock: Lock, path: Path, compilers: BuildOptions, world: InstallWorld
+) -> list[str]:
+    """The command line by which CMake configures the build."""
+    work = path / FOLDER
+    prelude = work / "prelude.cmake"
+    prelude.write_text(source.prelude, encoding="utf-8")
+    options = source.options(lock.build, lock.version)
+    if lock.build == "cuda":
+        cards = ";".join(f"{major}{minor}-real" for major, minor in compilers.cards)
+        options += (f"-DCMAKE_CUDA_ARCHITECTURES={cards}",)
+        options += (f"-DCUDAToolkit_ROOT={path / toolkit.FOLDER}",)
+    return [
+        *(str(path / "bin" / "cmake"), "-S", str(work / "source" / source.folder)),
+        *("-B", str(work / "out"), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"),
+        f"-DCMAKE_MAKE_PROGRAM={path / 'bin' / 'ninja'}",
+        f"-DCMAKE_CXX_COMPILER={check_compiler(lock, world.environ)}",
+        f"-DCMAKE_PROJECT_TOP_LEVEL_INCLUDES={prelude}",
+        *options,
+    ]
 
 
 def _count_done(log: Path) -> int:
-    """Number of steps that ninja has done; the log's first line is a title."""
+    """Count the steps that ninja has done; the log's first line is a title."""
     return log.read_bytes().count(b"\n") if log.is_file() else 1
 
 
@@ -169,17 +172,17 @@ def _run_or_raise(
     if finished.code == 0:
         return
     lines = [line.strip() for line in finished.output.splitlines() if line.strip()] or ["nothing"]
-    marked = (line for mark in _TELLING for line in lines if mark in line)
-    text = next(marked, lines[-1])
+    marked = (line for mark in _CAUSE_MARKERS for line in lines if mark in line)
+    cause = next(marked, lines[-1])
     remedy = "run the command again; compiled parts are kept"
     if "No space left on device" in finished.output:
-        text, remedy = "the disk is full", "free some space and run the command again"
+        cause, remedy = "the disk is full", "free some space and run the command again"
     elif "Killed signal" in finished.output:
-        text = "a compiler was killed, most likely because memory ran out"
+        cause = "a compiler was killed, most likely because memory ran out"
         remedy = "run the command again with fewer compilers: --jobs 1"
     else:
         (work / "log").write_text(finished.output, encoding="utf-8")
         remedy += f"; the whole output is in {work / 'log'}"
     raise EngineError(
-        f"build {work.parent.name}", f"{Path(command[0]).name} reported: {text}", remedy
+        f"build {work.parent.name}", f"{Path(command[0]).name} reported: {cause}", remedy
     )

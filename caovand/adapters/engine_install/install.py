@@ -11,12 +11,13 @@ source are built between filling and proving.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from caovand.adapters.engine_install import build, from_source, places, toolkit, wheels
-from caovand.adapters.engine_install.adapt import adapt, fix_records
+from caovand.adapters.engine_install import environment, from_source, places, toolkit, wheels
 from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.from_source import BuildOptions, check_compiler
@@ -24,13 +25,15 @@ from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.engine_install.places import Journal
 from caovand.adapters.engine_install.prove import prove
 from caovand.adapters.engine_install.pythons import find, named_python
-from caovand.adapters.engine_install.verify import Records, shared_files
+from caovand.adapters.engine_install.records import Records, find_shared_files, fix_records
 from caovand.adapters.files import safe_files, trust
 from caovand.core.engine.install import Source
+from caovand.core.units import MIB
 from caovand.engines import registry
 
-_MIB = 2**20
 MARGIN_MIB = 512
+DOWNLOADS = ".wheels"
+"""The folder in the root for the files of unfinished engines."""
 
 
 @dataclass(frozen=True)
@@ -52,97 +55,107 @@ class InstallRequest:
     compilers: BuildOptions = field(default_factory=BuildOptions)
 
 
-def install(order: InstallRequest, world: InstallWorld) -> places.InstalledEngine:
+def install(request: InstallRequest, world: InstallWorld) -> places.InstalledEngine:
     """Make the engine, prove it and switch to it; if an identical one exists, only switch.
 
     Raises EngineError; after any exception the engine in use is the same as before.
     """
-    lock, root = order.lock, order.root
-    plugin = build.plugin_identity(order.plugin) if order.plugin else None
+    lock, root = request.lock, request.root
+    plugin = environment.plugin_identity(request.plugin) if request.plugin else None
     with safe_files.readable_by_all(), places.locked(root, f"install {lock.name}"):
         places.sweep(root)
-        base = None if order.again else _find_equal(order, plugin)
+        base = None if request.again else _find_equal(request, plugin)
         if base is not None:
-            _check_python(order, base, world)
+            _check_python(request, base, world)
         if base is not None and plugin in (None, base.plugin_sha256):
-            now = places.current(root, lock.kind)
-            if now is None or now.name != base.name:
+            engine = base
+            if base != places.current(root, lock.kind):
                 prove(lock, base.path, world.run, plugin=base.plugin is not None)
                 places.switch(root, base.name)
-            _drop_wheels(order)
             world.say(f"{base.name} is installed already (--again installs a second copy)")
-            return base
-        source = registry.engine_of(lock.kind).install.source
-        if source is not None:
-            check_compiler(lock, world.environ)
-        path = _choose_folder(order)
-        _fill(order, path, base, world)
-        if source is not None:
-            _build(source, order, path, world)
-        elif order.plugin is None:
-            world.say(f"[5/6] no plugin: the engine is plain {lock.title}")
         else:
-            world.say(f"[5/6] adding caovan's plugin from {order.plugin}")
-            build.add_plugin(order.plugin, path, world)
-        how = "two completions" if source is not None else f"importing {lock.title} in it"
-        world.say(f"[6/6] proving {path.name}: {how}")
-        proof = prove(lock, path, world.run, plugin=order.plugin is not None)
-        for note in proof.notes:
-            world.say(f"      note: {note}")
-        engine = places.InstalledEngine(
-            name=path.name,
-            path=path,
-            kind=lock.kind,
-            version=proof.version,
-            build=lock.build,
-            python=proof.python,
-            torch=proof.torch,
-            plugin=proof.plugin,
-            plugin_sha256=plugin,
-            lock_sha256=lock.digest,
-            made_at=world.now().isoformat(timespec="seconds"),
-            cards=order.compilers.named_cards,
-        )
-        places.finish(engine)
-        places.switch(root, engine.name)
-        _drop_wheels(order)
+            engine = _make(request, base, plugin, world)
+            places.finish(engine)
+            places.switch(root, engine.name)
+        _drop_wheels(request)
     return engine
 
 
-def _build(source: Source, order: InstallRequest, path: Path, world: InstallWorld) -> None:
+def _make(
+    request: InstallRequest,
+    base: places.InstalledEngine | None,
+    plugin_sha256: str | None,
+    world: InstallWorld,
+) -> places.InstalledEngine:
+    """Steps 1 to 6: fill an environment, from `base` if there is one, and prove it."""
+    lock = request.lock
+    source = registry.engine_of(lock.kind).install.source
+    if source is not None:
+        check_compiler(lock, world.environ)
+    path = _choose_folder(request)
+    _fill(request, path, base, world)
+    if source is not None:
+        _build(source, request, path, world)
+    elif request.plugin is None:
+        world.say(f"[5/6] no plugin: the engine is plain {lock.title}")
+    else:
+        world.say(f"[5/6] adding caovan's plugin from {request.plugin}")
+        environment.add_plugin(request.plugin, path, world)
+    how = "two completions" if source is not None else f"importing {lock.title} in it"
+    world.say(f"[6/6] proving {path.name}: {how}")
+    proof = prove(lock, path, world.run, plugin=request.plugin is not None)
+    for note in proof.notes:
+        world.say(f"      note: {note}")
+    return places.InstalledEngine(
+        name=path.name,
+        path=path,
+        kind=lock.kind,
+        version=proof.version,
+        build=lock.build,
+        python=proof.python,
+        torch=proof.torch,
+        plugin=proof.plugin,
+        plugin_sha256=plugin_sha256,
+        lock_sha256=lock.digest,
+        made_at=world.now().isoformat(timespec="seconds"),
+        cards=request.compilers.named_cards,
+    )
+
+
+def _build(source: Source, request: InstallRequest, path: Path, world: InstallWorld) -> None:
     """Step 5 of an engine that is built here; completed once, despite interruptions."""
-    lock, journal = order.lock, Journal(path, order.lock.digest)
-    step = " ".join(("build", *order.compilers.named_cards))
+    lock, journal = request.lock, Journal(path, request.lock.digest)
+    step = " ".join(("build", *request.compilers.named_cards))
     if step in journal.completed_steps():
         return
-    jobs = order.compilers.jobs
+    jobs = request.compilers.jobs
     world.say(f"[5/6] building {source.target}, some minutes: {jobs} compilers at once")
-    files = _get_files(order, path, world)
-    from_source.build(source, lock, path, files, order.compilers, world)
+    archive = _get_files(request, path, world)[source.package]
+    from_source.build(source, lock, path, archive, request.compilers, world)
     journal.add(step)
 
 
-def _drop_wheels(order: InstallRequest) -> None:
+def _drop_wheels(request: InstallRequest) -> None:
     """Delete the files that were downloaded for this engine; another lock's downloads stay."""
-    folder = wheels.Folder(order.root / ".wheels")
-    for wheel in folder.find(order.lock.pins).values():
-        wheel.path.unlink()
+    folder = wheels.Folder(request.root / DOWNLOADS)
+    for wheel in folder.find(request.lock.pins).values():
+        wheel.unlink()
     with contextlib.suppress(OSError):
         folder.path.rmdir()
 
 
-def _find_equal(order: InstallRequest, plugin: str | None) -> places.InstalledEngine | None:
+def _find_equal(request: InstallRequest, plugin: str | None) -> places.InstalledEngine | None:
     """Find a finished engine of the same lock: preferably with this plugin, then the one in use.
 
     An engine that was built here must be for these cards.
     """
-    cards = set(order.compilers.named_cards)
+    cards = set(request.compilers.named_cards)
     equal = [
         engine
-        for engine in places.engines(order.root)
-        if engine.lock_sha256 == order.lock.digest and cards <= set(engine.cards)
+        for engine in places.engines(request.root)
+        if engine.lock_sha256 == request.lock.digest and cards <= set(engine.cards)
     ]
-    now = places.current(order.root, order.lock.kind)
+    now = places.current(request.root, request.lock.kind)
     return min(
         equal,
         key=lambda engine: (plugin not in (None, engine.plugin_sha256), engine != now),
@@ -150,99 +163,107 @@ def _find_equal(order: InstallRequest, plugin: str | None) -> places.InstalledEn
     )
 
 
-def _check_python(order: InstallRequest, base: places.InstalledEngine, world: InstallWorld) -> None:
-    """Refuse a --python other than the one the installed engine, which is used unchanged, was made
-    with."""
-    if order.python is None:
+def _check_python(
+    request: InstallRequest, base: places.InstalledEngine, world: InstallWorld
+) -> None:
+    """Refuse a --python other than the one that the installed engine was made with.
+
+    That engine is used unchanged.
+    """
+    if request.python is None:
         return
-    named = named_python(order.lock.python, order.python, world.run, public=order.public)
+    named = named_python(request.lock.python, request.python, world.run, public=request.public)
     made_with = (base.path / "bin" / "python").resolve()
     if named is not None and named.path.resolve() != made_with:
         raise EngineError(
-            f"install {order.lock.name} with {order.python}",
+            f"install {request.lock.name} with {request.python}",
             f"{base.name} is installed already, with {made_with}",
             "leave out --python to use it, or add --again to install a second copy",
         )
 
 
-def _choose_folder(order: InstallRequest) -> Path:
+def _choose_folder(request: InstallRequest) -> Path:
     """Choose a folder name that no finished engine of another lock has taken."""
-    number = 1
-    while True:
-        name = order.lock.name if number == 1 else f"{order.lock.name}.{number}"
-        if places.read(order.root / name) is None:
-            return order.root / name
-        number += 1
+    first = request.lock.name
+    names = itertools.chain([first], (f"{first}.{number}" for number in itertools.count(2)))
+    return next(request.root / name for name in names if places.read(request.root / name) is None)
 
 
 def _fill(
-    order: InstallRequest, path: Path, base: places.InstalledEngine | None, world: InstallWorld
+    request: InstallRequest, path: Path, base: places.InstalledEngine | None, world: InstallWorld
 ) -> None:
     """Steps 1 to 4: fill an environment from the lock's wheels, or from `base`."""
-    journal = Journal(path, order.lock.digest)
-    folder = wheels.Folder(order.offline or order.root / ".wheels")
+    lock, journal = request.lock, Journal(path, request.lock.digest)
     if "fill" in journal.completed_steps():
         return
     if base is not None:
         world.say(f"[1-4] copying {base.name}, which has the same packages, as links")
         _make_folder(path, journal)
-        build.clone(base.path, path)
-        journal.add("fill")
-        return
-    lock = order.lock
-    world.say(f"[1/6] checking Python {lock.python} and disk space")
-    if order.offline is not None:
-        wheels.require_all(lock, folder)
-    _check_disk(order, path, folder, world)
+        environment.clone(base.path, path)
+    else:
+        world.say(f"[1/6] checking Python {lock.python} and disk space")
+        python = _check_machine(request, path, world)
+        world.say(f"[2/6] making {path}")
+        _make_folder(path, journal)
+        environment.make_venv(python, path, world)
+        source = f"{request.offline} has all {len(lock.pins)} files"
+        if request.offline is None:
+            source = f"downloading {len(lock.pins)} files, {lock.download_bytes // MIB} MiB"
+        world.say(f"[3/6] {source}")
+        files = _get_files(request, path, world)
+        world.say(f"[4/6] unpacking {len(lock.wheels)} wheels, {lock.disk_mib} MiB installed")
+        _unpack(lock, path, files, world)
+    journal.add("fill")
+
+
+def _check_machine(request: InstallRequest, path: Path, world: InstallWorld) -> Path:
+    """Refuse, before anything is written, what cannot succeed; find the Python to use."""
+    folder = wheels.Folder(request.offline or request.root / DOWNLOADS)
+    if request.offline is not None:
+        wheels.require_all(request.lock, folder)
+    _check_disk(request, path, folder, world)
     python = find(
-        lock.python,
-        order.python,
-        order.root,
+        request.lock.python,
+        request.python,
+        request.root,
         world.environ,
         world.run,
-        public=order.public,
-        offline=order.offline,
+        public=request.public,
+        offline=request.offline,
     )
     world.say(f"      {python.path}")
     if not python.public and os.geteuid() == 0:
         world.say("      note: only root can run this Python, not a service of another user")
-    world.say(f"[2/6] making {path}")
-    _make_folder(path, journal)
-    build.make_venv(python.path, path, world)
-    if order.offline is not None:
-        world.say(f"[3/6] {order.offline} has all {len(lock.pins)} files")
-    else:
-        world.say(f"[3/6] downloading {len(lock.pins)} files, {lock.download_bytes // _MIB} MiB")
-    files = _get_files(order, path, world)
-    packed = {name: wheel for name, wheel in files.items() if name not in lock.sources}
-    world.say(f"[4/6] unpacking {len(packed)} wheels, {lock.disk_mib} MiB installed")
-    build.unpack(lock, path, packed, world)
-    site = next((path / "lib").glob("python3*/site-packages"))
-    fix_records(site, (wheel.path for wheel in packed.values()))
-    for fact in shared_files(Records(site).owners):
+    return python.path
+
+
+def _unpack(lock: Lock, path: Path, files: Mapping[str, Path], world: InstallWorld) -> None:
+    """Step 4: install the wheels, adapt them, and lay out what belongs to the engine."""
+    environment.unpack(lock, path, files, world)
+    site = places.site_packages(path)
+    fix_records(site, (files[pin.name] for pin in lock.wheels))
+    if shared := next(find_shared_files(Records(site).owners), None):
         raise EngineError(
             f"unpack the wheels into {path}",
-            f"{fact}: which of them is installed is random",
+            f"{shared}: which of them is installed is random",
             "the lock is at fault: install another version",
         )
-    adapt(lock, site)
-    build.compile_bytecode(path, site, world)
+    environment.adapt(lock, site)
+    environment.compile_bytecode(path, site, world)
     toolkit.lay_out(path)
     (path / places.LOCK_COPY).write_text(lock.text, encoding="utf-8")
-    journal.add("fill")
 
 
-def _get_files(order: InstallRequest, path: Path, world: InstallWorld) -> dict[str, wheels.Wheel]:
-    """Get all files of the lock, downloaded or from a folder, into a place where nobody else can
-    change them."""
-    own = wheels.Folder(order.root / ".wheels")
-    if order.offline is None:
-        wheels.download(order.lock, path / "bin" / "python", own, world.run, world.progress)
-        return own.find(order.lock.pins)
-    folder = wheels.Folder(order.offline)
-    if trust.is_anothers(order.offline):
-        return wheels.carry(order.lock, folder, own)
-    return wheels.require_all(order.lock, folder)
+def _get_files(request: InstallRequest, path: Path, world: InstallWorld) -> dict[str, Path]:
+    """Get all files of the lock, downloaded or from a folder, where nobody else can change them."""
+    own = wheels.Folder(request.root / DOWNLOADS)
+    if request.offline is None:
+        python = path / "bin" / "python"
+        return wheels.download(request.lock, python, own, world.run, world.progress)
+    folder = wheels.Folder(request.offline)
+    if trust.is_anothers(request.offline):
+        return wheels.copy_all(request.lock, folder, own)
+    return wheels.require_all(request.lock, folder)
 
 
 def _make_folder(path: Path, journal: Journal) -> None:
@@ -261,21 +282,22 @@ def _make_folder(path: Path, journal: Journal) -> None:
 
 
 def _check_disk(
-    order: InstallRequest, path: Path, folder: wheels.Folder, world: InstallWorld
+    request: InstallRequest, path: Path, folder: wheels.Folder, world: InstallWorld
 ) -> None:
-    """Refuse, before anything is written, if the disk has too little room."""
-    needed = (MARGIN_MIB + order.lock.disk_mib) * _MIB
-    if order.offline is not None and trust.is_anothers(order.offline):
-        needed += sum(pin.size_bytes for pin in order.lock.pins)
-    if order.offline is None:
-        have = folder.find(order.lock.pins)
-        needed += sum(pin.size_bytes for pin in order.lock.pins if pin.name not in have)
+    """Refuse an installation for which the disk has too little space."""
+    lock, root = request.lock, request.root
+    needed = (MARGIN_MIB + lock.disk_mib) * MIB
+    if request.offline is None:
+        here = folder.find(lock.pins)
+        needed += sum(pin.size_bytes for pin in lock.pins if pin.name not in here)
+    elif trust.is_anothers(request.offline):
+        needed += lock.download_bytes
     if path.is_dir():  # a half-filled tree is deleted first, which frees its space
         needed -= sum(file.lstat().st_size for file in path.rglob("*") if file.is_file())
-    free = world.free_bytes(order.root)
+    free = world.free_bytes(root)
     if free < needed:
         raise EngineError(
-            f"install {order.lock.name}",
-            f"{order.root} has {free // _MIB} MiB free and {needed // _MIB} MiB are needed",
+            f"install {lock.name}",
+            f"{root} has {free // MIB} MiB free and {needed // MIB} MiB are needed",
             "make room, or choose another disk with --root DIR",
         )

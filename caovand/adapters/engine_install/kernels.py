@@ -1,4 +1,4 @@
-"""Build once what every start would otherwise compile: into ENGINE/kernels/sm75 for cards of SM75.
+"""Build the kernels that every start would otherwise compile, into ENGINE/kernels/sm75 for SM75.
 
 FlashInfer takes a module from there as it is, whatever else is installed. Its own cache of compiled
 modules would not do: before it loads one from there it runs ninja, which compiles anew where the
@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from caovand.adapters.engine_install import toolkit
-from caovand.adapters.engine_install.commands import InstallWorld
+from caovand.adapters.engine_install.commands import Finished, InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.adapters.engine_install.places import InstalledEngine
+from caovand.adapters.engine_install.places import InstalledEngine, find_processes, site_packages
 from caovand.adapters.files import safe_files, trust
 from caovand.core.engine.record import CompiledKernel
 
@@ -33,7 +33,7 @@ many to list."""
 
 @dataclass(frozen=True)
 class BuiltKernel:
-    """One module that was built by this call: its size and the seconds it took."""
+    """A module that was just built, its size and the seconds that it took."""
 
     label: str
     seconds: float
@@ -52,27 +52,13 @@ def build(
     Raises EngineError for kernels that could not be built, after building all others.
     """
     what = f"build the kernels of {engine.name}"
-    site = next(engine.path.glob("lib/python3*/site-packages"))
+    site = site_packages(engine.path)
     if (site / _SHIM.stem).is_dir():
         world.say("flashinfer-jit-cache is installed, which contains its kernels, compiled")
         return []
     folder = folder_of(engine.path, capability)
     work = folder / _WORK
-    if pids := _find_builders(work):
-        who = ", ".join(map(str, pids))
-        fact = f"compilers of a killed call still work in {work} (pid {who})"
-        raise EngineError(what, fact, f"wait until they end, or: kill {who.replace(',', '')}")
-    cuda = toolkit.lay_out(engine.path)
-    if cuda is None:
-        raise EngineError(
-            what,
-            "it has no compiler: it was made from a lock without one",
-            f"sudo caovanctl engine install {engine.version}",
-        )
-    for name, package in (("c++", "g++"), ("cc", "gcc")):
-        if trust.program(name, world.environ) is None:
-            fact = f"there is no {name}, which nvcc and Triton call"
-            raise EngineError(what, fact, f"sudo apt install {package}")
+    cuda = _lay_out_compilers(engine, work, what, world)
     folder.mkdir(parents=True, exist_ok=True)
     safe_files.replace(site / _SHIM.name, _SHIM.read_text(encoding="utf-8"), 0o644)
     job = {"folder": str(folder), "modules": [asdict(kernel) for kernel in kernels]}
@@ -85,26 +71,46 @@ def build(
         "MAX_JOBS": str(jobs),
         "PATH": f"{engine.path / 'bin'}:{cuda / 'bin'}:{own.get('PATH', os.defpath)}",
     }
-    python = str(engine.interpreter)
-    done = world.run(
-        [*_nice(world), python, "-I", str(_SCRIPT), json.dumps(job)],
+    finished = world.run(
+        [*_nice(world), str(engine.interpreter), "-I", str(_SCRIPT), json.dumps(job)],
         env,
         lambda: _progress(folder, kernels, world.progress),
     )
-    made, failed = [], []
-    for line in done.output.splitlines():
-        if line.startswith('{"module"'):
-            report = json.loads(line)
-            if "error" in report:
-                failed.append(f"{report['module']}: {_cause_line(report['error'])}")
-            else:
-                made.append(BuiltKernel(report["module"], report["seconds"], report["bytes"]))
-    if failed or done.code:
-        facts = "; ".join(failed) or _cause_line(done.output)
-        raise EngineError(what, facts, "sudo caovanctl engine build-kernels tries them again")
+    built = _read_reports(finished, what)
     shutil.rmtree(work, ignore_errors=True)
     _progress(folder, kernels, world.progress)
-    return made
+    return built
+
+
+def _lay_out_compilers(engine: InstalledEngine, work: Path, what: str, world: InstallWorld) -> Path:
+    """Lay out the CUDA toolkit; raises EngineError if a compiler is missing or others still run."""
+    if pids := [str(pid) for pid in _find_builders(work)]:
+        fact = f"compilers of a killed call still work in {work} (pid {', '.join(pids)})"
+        raise EngineError(what, fact, f"wait until they end, or: kill {' '.join(pids)}")
+    cuda = toolkit.lay_out(engine.path)
+    if cuda is None:
+        fact = "it has no compiler: it was made from a lock without one"
+        raise EngineError(what, fact, f"sudo caovanctl engine install {engine.version}")
+    for name, package in (("c++", "g++"), ("cc", "gcc")):
+        if trust.program(name, world.environ) is None:
+            fact = f"there is no {name}, which nvcc and Triton call"
+            raise EngineError(what, fact, f"sudo apt install {package}")
+    return cuda
+
+
+def _read_reports(finished: Finished, what: str) -> list[BuiltKernel]:
+    """Read what was built; raises EngineError if a kernel could not be."""
+    lines = [line for line in finished.output.splitlines() if line.startswith('{"module"')]
+    reports = [json.loads(line) for line in lines]
+    failed = [
+        f"{report['module']}: {_cause_line(report['error'])}"
+        for report in reports
+        if "error" in report
+    ]
+    if failed or finished.code:
+        facts = "; ".join(failed) or _cause_line(finished.output)
+        raise EngineError(what, facts, "sudo caovanctl engine build-kernels tries them again")
+    return [BuiltKernel(report["module"], report["seconds"], report["bytes"]) for report in reports]
 
 
 def folder_of(engine: Path, capability: tuple[int, int]) -> Path:
@@ -114,14 +120,7 @@ def folder_of(engine: Path, capability: tuple[int, int]) -> Path:
 
 def _find_builders(work: Path) -> list[int]:
     """Processes whose working directory is in the folder: ninja outlives a killed build."""
-    found = []
-    for link in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            if link.readlink().is_relative_to(work):
-                found.append(int(link.parent.name))
-        except OSError:
-            continue
-    return sorted(found)
+    return find_processes(lambda process: (process / "cwd").readlink().is_relative_to(work))
 
 
 def _nice(world: InstallWorld) -> list[str]:
@@ -148,7 +147,7 @@ def _labels(folder: Path) -> frozenset[str]:
 
 
 def _cause_line(output: str) -> str:
-    """The line that names the cause: a compiler's error, else the last one."""
+    """Find the line that names the cause: a compiler's last error, else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no output"]
     errors = [line for line in lines if "error" in line.lower() or "Killed" in line]
     return (errors or lines)[-1]

@@ -28,19 +28,18 @@ BUILT = "built.json"
 def versions() -> dict[str, str]:
     """The versions that compiled kernels depend on; the probe reports the same three."""
     torch = importlib.import_module("torch")
-    found = {name: importlib.metadata.version(name) for name in ("flashinfer-python", "torch")}
     return {
-        "flashinfer": found["flashinfer-python"],
-        "torch": found["torch"],
+        "flashinfer": importlib.metadata.version("flashinfer-python"),
+        "torch": importlib.metadata.version("torch"),
         "cuda": torch.version.cuda,
     }
 
 
-def value(word: Any) -> Any:
+def convert(argument: Any) -> Any:
     """Convert an argument to the form that FlashInfer expects."""
-    if isinstance(word, str) and word.startswith("torch."):
-        return getattr(importlib.import_module("torch"), word.removeprefix("torch."))
-    return word
+    if isinstance(argument, str) and argument.startswith("torch."):
+        return getattr(importlib.import_module("torch"), argument.removeprefix("torch."))
+    return argument
 
 
 class BuiltKernels:
@@ -55,12 +54,10 @@ class BuiltKernels:
     def read(self) -> None:
         """Read the record of an earlier call for the same releases, to resume where it stopped."""
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-            same = all(
-                found[key] == self.document[key] for key in self.document if key != "modules"
-            )
-            if same:
-                self.document["modules"] = dict(found["modules"])
+            earlier = json.loads(self._path.read_text(encoding="utf-8"))
+            releases = self.document.keys() - {"modules"}
+            if all(earlier[key] == self.document[key] for key in releases):
+                self.document["modules"] = dict(earlier["modules"])
         except (OSError, ValueError, KeyError, TypeError):
             pass
 
@@ -78,7 +75,7 @@ class BuiltKernels:
 def build(module: dict[str, Any], folder: Path) -> tuple[str, int]:
     """Build one module; return its name and its size."""
     place, _, function = module["generator"].partition(":")
-    arguments = {key: value(word) for key, word in module["arguments"].items()}
+    arguments = {key: convert(value) for key, value in module["arguments"].items()}
     spec = getattr(importlib.import_module(place), function)(**arguments)
     importlib.import_module("flashinfer.jit").build_jit_specs([spec], skip_prebuilt=False)
     target = folder / spec.name / f"{spec.name}.so"

@@ -16,9 +16,9 @@ import site
 import sys
 import sysconfig
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.files import safe_files
@@ -53,20 +53,21 @@ _HEADER_KEYS = {
 
 @dataclass(frozen=True)
 class Pin:
-    """One package at one version; a file with any of these `sha256` is right. `size_bytes` may be
-    0."""
+    """One package at one version; a file with any of these `sha256` is right.
+
+    `size_bytes` is 0 if the lock does not tell it.
+    """
 
     name: str
     version: str
     sha256: tuple[str, ...]
     size_bytes: int
 
-    def requirement(self) -> str:
-        """The pin in the syntax of a requirements file."""
-        return " \\\n    ".join([f"{self.name}=={self.version}", *self.hash_options()])
-
-    def hash_options(self) -> list[str]:
-        return [f"--hash=sha256:{digest}" for digest in self.sha256]
+    def requirement(self, file: Path | None = None) -> str:
+        """The pin in the syntax of a requirements file, with `file` as its only source if set."""
+        package = f"{self.name} @ {file.as_uri()}" if file else f"{self.name}=={self.version}"
+        hashes = (f"--hash=sha256:{digest}" for digest in self.sha256)
+        return " \\\n    ".join([package, *hashes])
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ class Lock:
         return registry.engine_of(self.kind).title
 
     @property
+    def wheels(self) -> list[Pin]:
+        """The pins that are unpacked: all but the source archives."""
+        return [pin for pin in self.pins if pin.name not in self.sources]
+
+    @property
     def download_bytes(self) -> int:
         return sum(pin.size_bytes for pin in self.pins)
 
@@ -105,27 +111,20 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def same_version(one: str, other: str) -> bool:
+def same_version(version: str, other: str) -> bool:
     """Whether two spellings mean the same version: 13.0.3 is 13.0.3.0."""
-    return _without_zeros(one) == _without_zeros(other)
-
-
-def _without_zeros(version: str) -> list[str]:
-    parts = version.split(".")
-    while len(parts) > 1 and parts[-1] == "0":
-        parts.pop()
-    return parts
+    return re.sub(r"(\.0)+$", "", version) == re.sub(r"(\.0)+$", "", other)
 
 
 def header(text: str) -> dict[str, str]:
     """The `# caovan:` comments of a lock or its source; raises ValueError for an unknown key."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in text.splitlines():
         if match := _HEADER.match(line):
             if match[1] not in _HEADER_KEYS:
                 raise ValueError(f'unknown key "{match[1]}" in a "# caovan:" line')
-            found[match[1]] = match[2].strip()
-    return found
+            values[match[1]] = match[2].strip()
+    return values
 
 
 def parse(text: str, source: str) -> Lock:
@@ -135,22 +134,19 @@ def parse(text: str, source: str) -> Lock:
         return EngineError(f"read the lock {source}", fact, "install caovan's own copy again")
 
     try:
-        head = header(text)
+        head = {"kind": FIRST_KIND, "adapt": "", "source": "", **header(text)}
         disk_mib = int(head["disk-mib"])
-        version, python = head["version"], head["python"]
-        build = next((one for one in BUILDS if one == head["build"]), None)
+        version, python, build = head["version"], head["python"], head["build"]
     except KeyError as error:
         raise bad(f'it has no "# caovan: {error.args[0]} = ..." line') from None
     except ValueError as error:
         raise bad(str(error)) from None
-    if build is None:
-        raise bad(f'its build is "{head["build"]}", not one of {", ".join(BUILDS)}')
-    kind = head.get("kind", FIRST_KIND)
-    if kind not in registry.MODULES:
-        raise bad(f'its kind is "{kind}", not one of {", ".join(registry.MODULES)}')
+    for key, allowed in (("build", BUILDS), ("kind", registry.MODULES)):
+        if head[key] not in allowed:
+            raise bad(f'its {key} is "{head[key]}", not one of {", ".join(allowed)}')
     if python == ANY_PYTHON:
         python = "{}.{}".format(*sys.version_info)
-    adapt = tuple(head.get("adapt", "").split())
+    adapt = tuple(head["adapt"].split())
     for step in adapt:
         if step not in ADAPTATIONS:
             raise bad(f'it requests the unknown adaptation "{step}"')
@@ -158,8 +154,7 @@ def parse(text: str, source: str) -> Lock:
     for line in map(str.strip, text.replace("\\\n", " ").splitlines()):
         if size := _SIZE.match(line):
             if pins:
-                last = pins.pop()
-                pins.append(Pin(last.name, last.version, last.sha256, int(size[1])))
+                pins[-1] = replace(pins[-1], size_bytes=int(size[1]))
         elif line and not line.startswith("#"):
             pins.append(_parse_pin(line, bad))
     if not pins:
@@ -167,13 +162,13 @@ def parse(text: str, source: str) -> Lock:
     names = [canonical(pin.name) for pin in pins]
     if twice := {name for name in names if names.count(name) > 1}:
         raise bad(f"it pins {', '.join(sorted(twice))} more than once")
-    sources = frozenset(head.get("source", "").split())
-    if strange := sources - {pin.name for pin in pins}:
-        raise bad(f"its source {', '.join(sorted(strange))} is not pinned")
+    sources = frozenset(head["source"].split())
+    if unpinned := sources - {pin.name for pin in pins}:
+        raise bad(f"its source {', '.join(sorted(unpinned))} is not pinned")
     return Lock(
-        kind=kind,
+        kind=head["kind"],
         version=version,
-        build=build,
+        build=cast("Build", build),
         python=python,
         extra_index=head.get("extra-index"),
         disk_mib=disk_mib,
@@ -202,35 +197,33 @@ def lock_folders() -> list[Path]:
     checkout = Path(__file__).resolve().parents[3] / "packaging" / "engines"
     prefixes = [sysconfig.get_path("data"), *([site.getuserbase()] * bool(site.ENABLE_USER_SITE))]
     installed = [Path(prefix, "share/caovan/engines") for prefix in (*prefixes, "/usr")]
-    own = os.environ.get("CAOVAN_LOCKS")
-    return [
-        folder for folder in ([Path(own)] if own else [checkout, *installed]) if folder.is_dir()
-    ]
+    named = os.environ.get("CAOVAN_LOCKS")
+    return [path for path in ([Path(named)] if named else [checkout, *installed]) if path.is_dir()]
 
 
 def available_locks() -> dict[str, Path]:
     """Every available lock by its name, such as `cpu-0.32.0`; the first folder wins."""
-    found: dict[str, Path] = {}
+    locks: dict[str, Path] = {}
     for folder in lock_folders():
         for path in sorted(folder.glob("*-*.txt")):
-            found.setdefault(path.stem, path)
-    return found
+            locks.setdefault(path.stem, path)
+    return locks
 
 
 def load(build: Build, version: str | None, kind: str = FIRST_KIND) -> Lock:
-    """The lock for a build and version of an engine; the recommended version for None."""
+    """Read the lock of an engine's build and version, the recommended one by default."""
     engine = registry.engine_of(kind)
-    wanted = version or engine.install.versions.get(build, "")
-    name = f"{build}-{wanted}" if kind == FIRST_KIND else f"{kind}-{build}-{wanted}"
-    at_hand = available_locks()
-    if name not in at_hand:
-        lacking = (
+    release = version or engine.install.versions.get(build, "")
+    name = f"{build}-{release}" if kind == FIRST_KIND else f"{kind}-{build}-{release}"
+    locks = available_locks()
+    if name in locks:
+        return parse(safe_files.read_text(locks[name], MAX_BYTES), str(locks[name]))
+    remedy = f"there are: {', '.join(sorted(locks))}"
+    if not locks:
+        remedy = (
             "all lock files are missing: reinstall caovan, or set CAOVAN_LOCKS to their"
             " folder (packaging/engines in a checkout)"
         )
-        raise EngineError(
-            f"install {engine.title} {wanted} ({build})",
-            f"there is no lock file {name}.txt",
-            f"there are: {', '.join(sorted(at_hand))}" if at_hand else lacking,
-        )
-    return parse(safe_files.read_text(at_hand[name], MAX_BYTES), str(at_hand[name]))
+    raise EngineError(
+        f"install {engine.title} {release} ({build})", f"there is no lock file {name}.txt", remedy
+    )

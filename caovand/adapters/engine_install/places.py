@@ -4,16 +4,16 @@
                              since scripts and pyvenv.cfg hold absolute paths
         caovan-engine.json   written last: without it the engine is unfinished and does not count
         caovan-lock.txt      the lock it was made from
-        caovan-steps.json    how far an unfinished one has come
+        caovan-steps.json    the finished steps of an unfinished one
     ROOT/current             a link to the engine in use, replaced atomically
     ROOT/previous            a link to the one before, for `rollback`
     ROOT/current-KIND        the same for each other kind of engine, and `previous-` likewise
-    ROOT/.wheels/            what was downloaded for unfinished engines
+    ROOT/.wheels/            downloads for unfinished engines
     ROOT/.python/            Pythons that uv installed
-    ROOT/.python-archives/   what they were unpacked from, in a folder for machines offline
+    ROOT/.python-archives/   their archives, in a folder for an offline machine
     ROOT/.lock               locked while anything here is changed, also by the pip we started
 
-Who may write here may run code as the service: the root belongs to root, mode 0755.
+Write access here is the right to run code as the service: the root belongs to root, mode 0755.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,15 @@ class InstalledEngine:
         return self.path / "bin" / "python"
 
 
+_IN_MARKER = tuple(field.name for field in fields(InstalledEngine))[2:]
+"""The fields in the marker: all but the name and the path, which are the folder's."""
+
+
+def site_packages(path: Path) -> Path:
+    """The folder of packages in an engine's environment."""
+    return next(path.glob("lib/python3*/site-packages"))
+
+
 def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
     """The engines' folder: the option, else `ROOT_VARIABLE`, else the system's."""
     return installed.root_from(option, environ, ROOT_VARIABLE, DEFAULT_ROOT)
@@ -76,37 +85,23 @@ def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
 def read(path: Path) -> InstalledEngine | None:
     """The engine in a folder; None if there is none or it is unfinished."""
     try:
-        data: dict[str, Any] = json.loads(safe_files.read_text(path / MARKER, MAX_BYTES))
-        if not isinstance(data, dict):
-            return None
-        return InstalledEngine(
-            name=path.name,
-            path=path,
-            kind=data.get("kind", FIRST_KIND),
-            cards=tuple(data.get("cards", ())),
-            version=data["version"],
-            build=data["build"],
-            python=data["python"],
-            torch=data["torch"],
-            plugin=data["plugin"],
-            plugin_sha256=data.get("plugin_sha256"),
-            lock_sha256=data["lock_sha256"],
-            made_at=data["made_at"],
-        )
+        marker = json.loads(safe_files.read_text(path / MARKER, MAX_BYTES))
+        marker = {"kind": FIRST_KIND, "cards": (), "plugin_sha256": None, **marker}
+        marker["cards"] = tuple(marker["cards"])
+        return InstalledEngine(path.name, path, **{key: marker[key] for key in _IN_MARKER})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def finish(engine: InstalledEngine) -> None:
     """Mark an engine as finished: from here on it counts."""
-    data = {key: value for key, value in asdict(engine).items() if key not in ("name", "path")}
-    write_atomically(engine.path / MARKER, json.dumps(data, indent=1) + "\n")
+    marker = {key: getattr(engine, key) for key in _IN_MARKER}
+    _write_json(engine.path / MARKER, marker, indent=1)
     (engine.path / STEPS).unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file so that after a crash the disk has either the old or the new one."""
-    safe_files.replace(path, text, 0o644)
+def _write_json(path: Path, data: Mapping[str, Any], indent: int | None = None) -> None:
+    safe_files.replace(path, json.dumps(data, indent=indent) + "\n", 0o644)
 
 
 def engines(root: Path) -> list[InstalledEngine]:
@@ -124,7 +119,7 @@ def _folders(root: Path) -> list[Path]:
 
 
 def link_of(role: str, kind: str) -> str:
-    """The path of the link "current" or "previous" for a kind of engine."""
+    """The name of the link "current" or "previous" for a kind of engine."""
     return role if kind == FIRST_KIND else f"{role}-{kind}"
 
 
@@ -154,9 +149,9 @@ def resolve_python(python: Path) -> Path:
 
 def get(root: Path, name: str, what: str) -> InstalledEngine:
     """A finished engine by name; raises EngineError if there is none."""
-    found = read(root / name) if "/" not in name and not name.startswith(".") else None
-    if found is not None:
-        return found
+    engine = read(root / name) if "/" not in name and not name.startswith(".") else None
+    if engine is not None:
+        return engine
     if name in unfinished(root):
         raise EngineError(what, f"{name} is unfinished", "run the same engine install again")
     names = ", ".join(engine.name for engine in engines(root)) or "none"
@@ -278,23 +273,26 @@ class Journal:
         self._write((*self.completed_steps(), step))
 
     def _write(self, done: tuple[str, ...]) -> None:
-        data = {"lock_sha256": self._lock_sha256, "done": done}
-        write_atomically(self._file, json.dumps(data) + "\n")
+        _write_json(self._file, {"lock_sha256": self._lock_sha256, "done": done})
 
 
 def users_of(path: Path) -> list[int]:
-    """Find processes that have a file of this engine mapped, among those we are allowed to
-    inspect."""
+    """Find processes that have a file of this engine mapped."""
     # not the command line: vLLM renames its processes, which wipes it
     mark = f" {path}/"
-    found = []
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        try:
-            if mark in maps.read_text(encoding="utf-8", errors="replace"):
-                found.append(int(maps.parent.name))
-        except OSError:
-            continue
-    return sorted(found)
+    return find_processes(
+        lambda process: mark in (process / "maps").read_text(encoding="utf-8", errors="replace")
+    )
+
+
+def find_processes(test: Callable[[Path], bool]) -> list[int]:
+    """Find the processes whose folder in /proc passes a test, among those we may inspect."""
+    pids = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if test(process):
+                pids.append(int(process.name))
+    return sorted(pids)
 
 
 @contextlib.contextmanager

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import signal
+import subprocess
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters.engine_install.commands import RunCommand
+from caovand.adapters.engine_install.commands import RunCommand, last_line
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock, canonical
-from caovand.adapters.engine_install.trial import try_server
-from caovand.core.engine.install import Imports
+from caovand.adapters.files import trust
+from caovand.adapters.network import http
+from caovand.adapters.network.free_port import free_port
+from caovand.adapters.network.http import Endpoint
+from caovand.core.engine.install import Imports, ProofServer
+from caovand.core.engine.record import Engine
 from caovand.core.facts.shortfalls import INSTALL_DRIVER
 from caovand.engines import registry
 
 PLUGIN = "caovan-vllm-sm75-turbo3"
 _PYTHON = "import platform; print(platform.python_version())"
 _RUN_IN_ENV = Path(__file__).with_name("run_in_env.py")
+SERVER_TIMEOUT_S = 120.0
+PROMPTS = ([1, 2, 3], [4, 5, 6, 7])
+TOKENS = 4
 
 
 @dataclass(frozen=True)
@@ -50,17 +62,75 @@ def prove(lock: Lock, path: Path, run: RunCommand, *, plugin: bool = False) -> P
     return Proof(asked.output.strip(), lock.version, "", None, (), tuple(notes))
 
 
+def try_server(engine: Engine, trial: ProofServer, lock: Lock, path: Path, run: RunCommand) -> None:
+    """Start the environment's server once; EngineError names what failed."""
+    assert engine.install.source is not None
+    program = path / "bin" / engine.install.source.target
+    done = run([str(program), *trial.version], {}, lambda: None)
+    number = lock.version.partition(".")[0]
+    if done.code or number not in done.output:
+        raise _not_proven(
+            path,
+            f"{program.name} ended with status {done.code} and did not name build {number}:"
+            f" {last_line(done.output)}",
+        )
+    with tempfile.TemporaryDirectory(prefix="caovan-trial-") as folder:
+        model, log = Path(folder, f"tiny{trial.suffix}"), Path(folder, "log")
+        model.write_bytes(trial.model())
+        port = free_port()
+        with (
+            log.open("wb") as out,
+            subprocess.Popen(
+                trial.command(str(program), str(model), port),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=trust.own_environ(os.environ),
+                cwd="/",
+            ) as server,
+        ):
+            try:
+                _two_completions(engine, server, port)
+            except (OSError, ValueError, LookupError, TypeError, http.Unanswered) as problem:
+                server.kill()
+                server.wait()
+                last = last_line(log.read_text(encoding="utf-8", errors="replace"))
+                raise _not_proven(
+                    path,
+                    f"{program.name} did not answer two completions ({problem}); its last line:"
+                    f" {last}",
+                ) from None
+            finally:
+                server.kill()
+
+
+def _two_completions(engine: Engine, server: subprocess.Popen[bytes], port: int) -> None:
+    endpoint, end_s = Endpoint("127.0.0.1", port), time.monotonic() + SERVER_TIMEOUT_S
+    while True:
+        if server.poll() is not None:
+            raise OSError(f"it ended with status {server.returncode}")
+        with contextlib.suppress(http.Unanswered):  # it is not listening yet
+            if http.call(endpoint, engine.api.health, SERVER_TIMEOUT_S).status == 200:
+                break
+        if time.monotonic() > end_s:
+            raise OSError(f"it was not ready after {SERVER_TIMEOUT_S:g} s")
+        time.sleep(0.05)
+    for prompt in PROMPTS:
+        body = {"prompt": prompt, "max_tokens": TOKENS, "temperature": 0}
+        answer = http.call(endpoint, engine.api.completions, SERVER_TIMEOUT_S, body)
+        if answer.status != 200 or json.loads(answer.body)["usage"]["completion_tokens"] < 1:
+            raise ValueError(f"status {answer.status}: {answer.body[:200]}")
+
+
 def _prove_by_import(
     imports: Imports, lock: Lock, path: Path, run: RunCommand, *, plugin: bool
 ) -> Proof:
-    what = f"prove {path.name}"
-    again = f"sudo caovanctl engine remove {path.name}, then install it again"
-    report = _import(imports, lock, path, run, what, again)
-    wrong = next(filter(None, (check(report, lock) for check in CHECKS)), "")
-    if not wrong and plugin and report["caovan_plugin"] is None:
-        wrong = f"the plugin {PLUGIN} is not in it"
-    if wrong:
-        raise EngineError(what, wrong, _remedy(wrong) or again)
+    report = _import(imports, lock, path, run)
+    fault = next(filter(None, (check(report, lock) for check in CHECKS)), "")
+    if not fault and plugin and report["caovan_plugin"] is None:
+        fault = f"the plugin {PLUGIN} is not in it"
+    if fault:
+        raise _not_proven(path, fault, _remedy(fault))
     devices = tuple(
         f"{device['name']} (SM{device['capability'][0]}{device['capability'][1]})"
         for device in report["devices"]
@@ -75,10 +145,13 @@ def _prove_by_import(
     )
 
 
-def _import(
-    imports: Imports, lock: Lock, path: Path, run: RunCommand, what: str, again: str
-) -> dict[str, Any]:
-    """What the environment's own Python reports of its modules. Raises EngineError."""
+def _not_proven(path: Path, fact: str, remedy: str | None = None) -> EngineError:
+    again = f"sudo caovanctl engine remove {path.name}, then install it again"
+    return EngineError(f"prove {path.name}", fact, remedy or again)
+
+
+def _import(imports: Imports, lock: Lock, path: Path, run: RunCommand) -> dict[str, Any]:
+    """Import the modules in the environment; return its report, or raise EngineError."""
     env = {
         "PYTHONPATH": "",
         "PYTHONHOME": "",
@@ -87,28 +160,23 @@ def _import(
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         **imports.env,
     }
-    wanted = {
-        "modules": imports.modules,
-        "kernels": imports.kernels,
-        "plugins": imports.plugins,
-    }
+    asked = {key: getattr(imports, key) for key in ("modules", "kernels", "plugins")}
     python = str(path / "bin" / "python")
-    done = run([python, "-I", str(_RUN_IN_ENV), json.dumps(wanted)], env, lambda: None)
+    done = run([python, "-I", str(_RUN_IN_ENV), json.dumps(asked)], env, lambda: None)
     lines = [line for line in done.output.splitlines() if line.startswith('{"python"')]
     try:
         report: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, ValueError):
-        last = (done.output.strip() or "nothing").splitlines()[-1]
-        fact = f"its Python ended with status {done.code} and printed: {last}"
         if done.code == -signal.SIGILL:
-            fact = f"{lock.title} uses instructions this processor lacks"
-            again = "a processor with AVX2 is needed"
-        raise EngineError(what, fact, again) from None
+            fact = f"{lock.title} uses instructions that this CPU lacks"
+            raise _not_proven(path, fact, "a CPU with AVX2 is needed") from None
+        fact = f"its Python ended with status {done.code} and printed: {last_line(done.output)}"
+        raise _not_proven(path, fact) from None
     return report
 
 
 Check = Callable[[Mapping[str, Any], Lock], str]
-"""Finds what is wrong with a report; empty if nothing is."""
+"""Names what is wrong with a report; empty if nothing is."""
 
 
 def _import_error(report: Mapping[str, Any], _: Lock) -> str:

@@ -54,28 +54,19 @@ def gather(modules: Sequence[str], kernels: str, plugins: str) -> dict[str, Any]
         report["torch"] = torch.__version__
         report["cuda"] = torch.version.cuda
         try:
-            report["devices"] = [
-                {
-                    "name": torch.cuda.get_device_name(n),
-                    "capability": list(torch.cuda.get_device_capability(n)),
-                }
-                for n in range(torch.cuda.device_count())
-            ]
+            for card in range(torch.cuda.device_count()):
+                name = torch.cuda.get_device_name(card)
+                capability = list(torch.cuda.get_device_capability(card))
+                report["devices"].append({"name": name, "capability": capability})
         except Exception as error:
             report["errors"].append(f"torch.cuda: {error}")
-    found = [attempt(name) for name in modules]
-    report["version"] = getattr(found[0], "__version__", None)
+    imported = [attempt(name) for name in modules]
+    report["version"] = getattr(imported[0], "__version__", None)
     # without a driver CUDA's kernels cannot load, which is not the environment's fault
-    if all(found) and torch and (report["cuda"] is None or report["devices"]):
-        known = {
-            "attempt": attempt,
-            "importlib": importlib,
-            "report": report,
-            "sys": sys,
-            "torch": torch,
-        }
+    if all(imported) and torch and (report["cuda"] is None or report["devices"]):
+        names = {"attempt": attempt, "report": report, "torch": torch}
         try:
-            exec(kernels, known)
+            exec(kernels, {**names, "importlib": importlib, "sys": sys})
         except Exception as error:
             report["errors"].append(f"{modules[0]}'s kernels: {type(error).__name__}: {error}")
     for entry in importlib.metadata.entry_points(group=plugins) if plugins else ():

@@ -42,21 +42,18 @@ def lay_out(engine: Path, drivers: Sequence[Path] = DRIVER_PLACES) -> Path | Non
         if numbered and not (wheels / "lib" / f"{plain}.so").exists():
             _link(home / "lib64" / f"{plain}.so", library)
     driver = next((place / DRIVER for place in drivers if (place / DRIVER).exists()), None)
-    script = f"INPUT({driver})" if driver else "/* no driver is installed */"
-    _write(stubs / "libcuda.so", f"{script}\n")
+    stub = stubs / "libcuda.so"
+    script = f"INPUT({driver})\n" if driver else "/* no driver is installed */\n"
+    if not stub.is_file() or stub.read_text(encoding="utf-8") != script:
+        safe_files.replace(stub, script, 0o644)
     return home
 
 
 def _link(place: Path, target: Path) -> None:
-    wanted = os.path.relpath(target, place.parent)
-    if place.is_symlink() and os.readlink(place) == wanted:
+    relative = os.path.relpath(target, place.parent)
+    if place.is_symlink() and os.readlink(place) == relative:
         return
     new = place.with_name(f"{place.name}.new")
     new.unlink(missing_ok=True)
-    new.symlink_to(wanted)
+    new.symlink_to(relative)
     new.replace(place)
-
-
-def _write(place: Path, text: str) -> None:
-    if not place.is_file() or place.read_text(encoding="utf-8") != text:
-        safe_files.replace(place, text, 0o644)

@@ -14,18 +14,21 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from caovand.adapters.engine_install import pip_errors
 from caovand.adapters.engine_install.commands import ReportProgress, RunCommand, pip
-from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.engine_install.errors import (
+    EngineError,
+    explain_pip,
+    not_found,
+    unreachable,
+)
 from caovand.adapters.engine_install.lock import FIRST_KIND, Lock, Pin, canonical
 from caovand.adapters.files import safe_files
+from caovand.core.units import MIB
 
-BATCH_BYTES = 64 * 2**20
+BATCH_BYTES = 64 * MIB
 BATCH_PINS = 24
-_MIB = 2**20
 _PART = ".part-"
 ARCHIVE = ".tar.gz"
 # pip asks an archive's build backend for its metadata, which would run the archive's code and
@@ -45,19 +48,11 @@ def prepare_metadata_for_build_wheel(folder, config_settings=None):
 """
 
 
-@dataclass(frozen=True)
-class Wheel:
-    """A file and its actual sha256."""
-
-    path: Path
-    sha256: str
-
-
 def sha256(path: Path) -> str:
     """The sha256 of a file, in hex."""
     digest = hashlib.sha256()
     with os.fdopen(safe_files.open_regular(path), "rb") as file:
-        while block := file.read(_MIB):
+        while block := file.read(MIB):
             digest.update(block)
     return digest.hexdigest()
 
@@ -67,38 +62,40 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._known: dict[Path, str] = {}
+        self._sha256: dict[Path, str] = {}
 
-    def find(self, pins: Iterable[Pin]) -> dict[str, Wheel]:
-        """Pin name -> wheel, for the pins whose file is in the folder with the right content."""
+    def find(self, pins: Iterable[Pin]) -> dict[str, Path]:
+        """Pin name -> file, for the pins whose file is in the folder with the right content."""
         by_hash = {}
         for file in _files(self.path):
-            if file not in self._known:
-                self._known[file] = sha256(file)
-            by_hash[self._known[file]] = Wheel(file, self._known[file])
+            if file not in self._sha256:
+                self._sha256[file] = sha256(file)
+            by_hash[self._sha256[file]] = file
         return {
             pin.name: by_hash[digest] for pin in pins for digest in pin.sha256 if digest in by_hash
         }
 
-    def impostor(self, pin: Pin) -> tuple[Path, str] | None:
-        """Find a file with the pin's name and version but different content; return its sha256
-        too."""
-        for file, digest in self._known.items():
+    def refuse_impostor(self, pin: Pin) -> None:
+        """Raise EngineError if a file has the pin's name and version but different content."""
+        for file, digest in self._sha256.items():
             name, _, rest = file.name.partition("-")
             if (
                 canonical(name) == canonical(pin.name)
                 and rest.startswith((f"{pin.version}-", f"{pin.version}{ARCHIVE}"))
                 and digest not in pin.sha256
             ):
-                return file, digest
-        return None
+                raise EngineError(
+                    f"use {file}",
+                    f"its sha256 is {digest}, but the lock names {' or '.join(pin.sha256)}",
+                    "delete it and get it again; if it happens again, do not trust the source",
+                )
 
 
 def _files(folder: Path) -> list[Path]:
     return sorted(file for end in (".whl", ARCHIVE) for file in folder.glob(f"*{end}"))
 
 
-def require_all(lock: Lock, folder: Folder) -> dict[str, Wheel]:
+def require_all(lock: Lock, folder: Folder) -> dict[str, Path]:
     """Find every wheel of the lock in an offline folder; raises EngineError if one is missing."""
     what = f"install {lock.name} from {folder.path}"
     kind = "" if lock.kind == FIRST_KIND else f" --kind {lock.kind}"
@@ -111,81 +108,65 @@ def require_all(lock: Lock, folder: Folder) -> dict[str, Wheel]:
     here = folder.find(lock.pins)
     missing = [pin for pin in lock.pins if pin.name not in here]
     for pin in missing:
-        refuse_impostor(pin, folder)
+        folder.refuse_impostor(pin)
     if missing:
-        some = ", ".join(f"{pin.name} {pin.version}" for pin in missing[:3])
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        some = _names(missing, 3)
         raise EngineError(
-            what, f"{len(missing)} of {len(lock.pins)} wheels are missing ({some}{more})", fill
+            what, f"{len(missing)} of {len(lock.pins)} wheels are missing ({some})", fill
         )
     return here
 
 
-def carry(lock: Lock, folder: Folder, own: Folder) -> dict[str, Wheel]:
+def copy_all(lock: Lock, folder: Folder, own: Folder) -> dict[str, Path]:
     """Copy the wheels from another user's offline folder to a place where that user cannot write.
 
     Otherwise that user could replace them between check and unpacking.
     """
     here = require_all(lock, folder)
     own.path.mkdir(parents=True, exist_ok=True)
-    have = own.find(lock.pins)
-    for name in here.keys() - have.keys():
-        target = own.path / here[name].path.name
+    for name in here.keys() - own.find(lock.pins).keys():
+        target = own.path / here[name].name
         target.unlink(missing_ok=True)
-        safe_files.copy(here[name].path, target)
+        safe_files.copy(here[name], target)
     return require_all(lock, Folder(own.path))
-
-
-def refuse_impostor(pin: Pin, folder: Folder) -> None:
-    """Raise EngineError if the folder has a file with the pin's name but different content."""
-    if found := folder.impostor(pin):
-        path, digest = found
-        raise EngineError(
-            f"use {path}",
-            f"its sha256 is {digest}, but the lock names {' or '.join(pin.sha256)}",
-            "delete it and get it again; if it happens again, do not trust the source",
-        )
 
 
 def batches(pins: Sequence[Pin], sources: Container[str] = ()) -> list[list[Pin]]:
     """Split pins into batches for one call of pip each; large and unusual ones get their own."""
-    made: list[list[Pin]] = []
-    room, places = 0, 0
 
-    def odd(pin: Pin) -> bool:
+    def alone(pin: Pin) -> bool:
         # a version with "+" comes from another index, which must not be asked for the others
         return "+" in pin.version or pin.name in sources
 
-    for pin in sorted(pins, key=lambda pin: (odd(pin), pin.size_bytes)):
-        if places == 0 or pin.size_bytes > room or odd(pin):
+    made: list[list[Pin]] = []
+    bytes_left = pins_left = 0
+    for pin in sorted(pins, key=lambda pin: (alone(pin), pin.size_bytes)):
+        if pins_left == 0 or pin.size_bytes > bytes_left or alone(pin):
             made.append([])
-            room, places = BATCH_BYTES, BATCH_PINS
+            bytes_left, pins_left = BATCH_BYTES, BATCH_PINS
         made[-1].append(pin)
-        room, places = room - pin.size_bytes, 0 if odd(pin) else places - 1
+        bytes_left, pins_left = bytes_left - pin.size_bytes, 0 if alone(pin) else pins_left - 1
     return made
 
 
 def download(
     lock: Lock, python: Path, folder: Folder, run: RunCommand, progress: ReportProgress
-) -> None:
-    """Complete the folder with pip, without downloading existing files again.
+) -> dict[str, Path]:
+    """Complete the folder with pip, without downloading existing files again, and return its files.
 
     The caller holds a lock on the folder or on its root.
     """
     folder.path.mkdir(parents=True, exist_ok=True)
     for left in folder.path.glob(f"{_PART}*"):  # left by a download that was killed
         shutil.rmtree(left, ignore_errors=True)
-    have = folder.find(lock.pins)
-    todo = [pin for pin in lock.pins if pin.name not in have]
+    here = folder.find(lock.pins)
+    missing = [pin for pin in lock.pins if pin.name not in here]
     total = lock.download_bytes
-    done = total - sum(pin.size_bytes for pin in todo)
-    for batch in batches(todo, lock.sources):
-        largest = max(batch, key=lambda pin: pin.size_bytes)
-        label = f"{largest.name} {largest.version}"
-        if len(batch) > 1:
-            label += f" and {len(batch) - 1} more"
+    done = total - _bytes(missing)
+    for batch in batches(missing, lock.sources):
+        size, label = _bytes(batch), _names(batch[::-1], 1)  # its largest
         with tempfile.TemporaryDirectory(prefix=_PART, dir=folder.path) as temp:
-            part, size = Path(temp), sum(pin.size_bytes for pin in batch)
+            part = Path(temp)
 
             def tick(
                 done: int = done, size: int = size, label: str = label, part: Path = part
@@ -196,17 +177,28 @@ def download(
             _download_batch(lock, batch, python, part, run, tick)
             for file in _files(part / "done"):
                 file.replace(folder.path / file.name)
-        arrived = folder.find(batch)
+        here = folder.find(lock.pins)
         for pin in batch:
-            if pin.name not in arrived:
-                refuse_impostor(pin, folder)
+            if pin.name not in here:
+                folder.refuse_impostor(pin)
                 raise EngineError(
                     f"get {pin.name} {pin.version}",
                     "pip downloaded no such file",
                     "run the command again",
                 )
-        done += sum(pin.size_bytes for pin in batch)
+        done += size
         progress(done, total, label)
+    return here
+
+
+def _bytes(pins: Iterable[Pin]) -> int:
+    return sum(pin.size_bytes for pin in pins)
+
+
+def _names(pins: Sequence[Pin], count: int) -> str:
+    """The first pins by name and version, and how many more there are."""
+    names = ", ".join(f"{pin.name} {pin.version}" for pin in pins[:count])
+    return f"{names} and {len(pins) - count} more" if len(pins) > count else names
 
 
 def _download_batch(
@@ -217,10 +209,10 @@ def _download_batch(
     run: RunCommand,
     tick: Callable[[], None],
 ) -> None:
-    wanted = part / "batch.txt"
-    wanted.write_text("\n".join(pin.requirement() for pin in batch) + "\n", encoding="utf-8")
+    requirements = part / "batch.txt"
+    requirements.write_text("\n".join(pin.requirement() for pin in batch) + "\n", encoding="utf-8")
     command = [*pip(python), "download", "--no-deps", "--require-hashes", "--no-cache-dir"]
-    command += ["--progress-bar=off", "--dest", str(part / "done"), "-r", str(wanted)]
+    command += ["--progress-bar=off", "--dest", str(part / "done"), "-r", str(requirements)]
     env = {"TMPDIR": str(part), "PYTHONPATH": "", "PIP_REQUIRE_VIRTUALENV": ""}
     if batch[0].name in lock.sources:
         command += ["--no-build-isolation", f"--no-binary={batch[0].name}"]
@@ -232,15 +224,14 @@ def _download_batch(
         env |= {"CAOVAN_ARCHIVE": f"{batch[0].name}=={batch[0].version}"}
     else:
         command.append("--only-binary=:all:")
-    names = ", ".join(f"{pin.name} {pin.version}" for pin in batch[:2])
-    what = f"get {names}" + (f" and {len(batch) - 2} more" if len(batch) > 2 else "")
+    what = f"get {_names(batch, 2)}"
     finished = run(command, env, tick)
-    missing = pip_errors.not_found(finished.output) if finished.code else None
-    if missing and lock.extra_index and not pip_errors.unreachable(finished.output):
+    missing = not_found(finished.output) if finished.code else None
+    if missing and lock.extra_index and not unreachable(finished.output):
         # the user's own index comes first: a mirror or a folder may well have it
         finished = run([*command, "--extra-index-url", lock.extra_index], env, tick)
-        if finished.code and pip_errors.not_found(finished.output):
-            fate = "cannot be reached" if pip_errors.unreachable(finished.output) else "neither"
+        if finished.code and not_found(finished.output):
+            fate = "cannot be reached" if unreachable(finished.output) else "neither"
             raise EngineError(
                 what,
                 f"the configured index has no {missing}, and {lock.extra_index}, which publishes "
@@ -249,7 +240,7 @@ def _download_batch(
                 "place that has it",
             )
     if finished.code:
-        raise pip_errors.explain(what, finished)
+        raise explain_pip(what, finished)
 
 
 def _size(folder: Path) -> int:

@@ -45,7 +45,7 @@ def load(path: Path) -> Config:
 
 
 def _remedy(path: Path, problem: OSError) -> str:
-    """How to make an unreadable file readable."""
+    """The remedy for a file that we may not read."""
     if isinstance(problem, PermissionError):
         return "run this as a user who may read it, or correct its permissions"
     if isinstance(problem, FileNotFoundError):
@@ -81,15 +81,15 @@ def api_key(
     if typed is None and config.server.api_key_file:
         return secret_file.read(config.server.api_key_file, secret_file.API_KEY_FILE)
     if typed is not None:
-        found, name = typed, "--api-key in [engine] extra_args"
+        api_keys, name = typed, "--api-key in [engine] extra_args"
     else:
         env, variable = dict(config.engine.env), arguments.api_key_variable
         where = "[engine] env" if variable in env else "the daemon's environment"
         key, name = env.get(variable, environ.get(variable, "")), f"{variable} in {where}"
-        found = (key,) if key else ()
-    if not all(map(keys.is_usable, found)):
+        api_keys = (key,) if key else ()
+    if not all(map(keys.is_usable, api_keys)):
         raise ConfigError([f"cannot use {name}: a key {keys.RULE}"])
-    return found[0] if found else ""
+    return api_keys[0] if api_keys else ""
 
 
 def page_token(config: Config) -> str:

@@ -12,7 +12,7 @@ from caovand.adapters.files import trust
 from caovand.adapters.files.safe_files import DISK_FULL_ERRORS, takes_nothing
 
 SERVICE = "caovan"
-OF_ROOT = "caovan-root"
+ROOT_SYSTEM = "caovan-root"
 """Root's folders: the service's user owns the service's folders, and could plant links there."""
 
 MIN_BYTES = 16 << 10  # with less free space, none of our files fits
@@ -66,12 +66,12 @@ class Directories:
             owners = {0, os.getuid()}
             if name == "cache" and engine is not None:
                 owners.add(engine)
-            found = trust.find_doubt(folder, owners, groups=True)
-            if found is None:
+            doubt = trust.find_doubt(folder, owners, groups=True)
+            if doubt is None:
                 continue
             variable = f"{name.upper()}_DIRECTORY"
             raise PermissionError(
-                f"cannot use {found.path}: it {found.fact}; remove it, or set {variable} to a"
+                f"cannot use {doubt.path}: it {doubt.fact}; remove it, or set {variable} to a"
                 " folder of your own"
             )
 
@@ -154,4 +154,4 @@ def directories(environ: Mapping[str, str], uid: int, *, system: str = SERVICE) 
 
 def own_directories(environ: Mapping[str, str], uid: int) -> Directories:
     """The directories for an interactive command: as `directories`, but root has its own."""
-    return directories(environ, uid, system=OF_ROOT)
+    return directories(environ, uid, system=ROOT_SYSTEM)

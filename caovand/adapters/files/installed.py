@@ -29,10 +29,10 @@ def folders(root: Path) -> list[Path]:
 
 def require_own(folder: Path, what: str, error: type[ProblemError]) -> None:
     """Raise the error if we are root and another user can change the folder."""
-    if os.geteuid() == 0 and (found := trust.find_doubt(folder)) is not None:
+    if os.geteuid() == 0 and (doubt := trust.find_doubt(folder)) is not None:
         raise error(
             what,
-            f"{found}, who could make root write elsewhere",
+            f"{doubt}, who could make root write elsewhere",
             "run it as that user, without sudo, or choose a folder that root owns",
         )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from caovand.adapters.files.safe_files import read_or_empty
+
 MOUNTS = Path("/proc/self/mountinfo")
 FOLDERS = ("/tmp", "/var/tmp")
 PRIVATE_TMP_PREFIX = "/systemd-private-"
@@ -30,9 +32,5 @@ def remedy(path: str, mounts: Path = MOUNTS) -> str:
 def _find_private_folder(mounts: Path) -> set[str]:
     """Find where a private folder of the service is mounted, from fields four and five of each
     line."""
-    try:
-        lines = mounts.read_text(errors="replace").splitlines()
-    except OSError:
-        return set()
-    fields = [line.split(" ") for line in lines]
+    fields = [line.split(" ") for line in read_or_empty(mounts).splitlines()]
     return {line[4] for line in fields if len(line) > 4 and PRIVATE_TMP_PREFIX in line[3]}

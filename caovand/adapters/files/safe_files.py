@@ -72,6 +72,13 @@ def read_text(path: Path, max_bytes: int) -> str:
     return read(path, max_bytes).decode()
 
 
+def read_or_empty(path: Path, errors: str = "replace") -> str:
+    """Read a small file of the system, such as one in /proc or /sys; "" if it cannot be read."""
+    with contextlib.suppress(OSError):
+        return read(path, 8 * MIB).decode("utf-8", errors)
+    return ""
+
+
 def describe_exposure(seen: os.stat_result) -> str:
     """Describe how a secret's file is open to everybody; empty if it is not."""
     if not seen.st_mode & 0o007:

@@ -23,16 +23,16 @@ def check(path: str, key: str) -> None:
     `key` is the configuration key that names the file, such as API_KEY_FILE. The file itself is not
     opened: a user who only plans need not be able to read it.
     """
-    name = _named(path, key)
+    name = _describe(path, key)
     try:
-        found = os.stat(path)
+        seen = os.stat(path)
     except PermissionError:
         return  # the folder is closed to us and to other users
     except (OSError, ValueError) as problem:
         raise _unreadable(name, problem) from None
-    if exposed := safe_files.describe_exposure(found):
+    if exposed := safe_files.describe_exposure(seen):
         place = path if _is_path(path) else "that file"
-        group = f" and `sudo chgrp {GROUP} {place}`" if _is_for_root_alone(found) else ""
+        group = f" and `sudo chgrp {GROUP} {place}`" if _is_for_root_alone(seen) else ""
         replace = "replace the secret if others may know it"
         remedy = f"run `sudo chmod {MODE:o} {place}`{group}, and {replace}"
         raise ConfigError([f"cannot use {name}: {exposed}; {remedy}"])
@@ -41,7 +41,7 @@ def check(path: str, key: str) -> None:
 def read(path: str, key: str) -> str:
     """Read the secret, the only line of a file; raises ConfigError as `check` does."""
     check(path, key)
-    name = _named(path, key)
+    name = _describe(path, key)
     try:
         text = safe_files.read_text(Path(path), MAX_BYTES).strip()
     except OSError as problem:
@@ -56,10 +56,10 @@ def read(path: str, key: str) -> str:
     return text
 
 
-def _is_for_root_alone(found: os.stat_result) -> bool:
+def _is_for_root_alone(seen: os.stat_result) -> bool:
     """Whether the service's user could no longer read the file once it is closed to others."""
     try:
-        return found.st_uid == 0 and found.st_gid != grp.getgrnam(GROUP).gr_gid
+        return seen.st_uid == 0 and seen.st_gid != grp.getgrnam(GROUP).gr_gid
     except KeyError:  # not installed as a service
         return False
 
@@ -69,11 +69,11 @@ def _is_path(path: str) -> bool:
     return path.startswith(("/", "./", "../", "~"))
 
 
-def _named(path: str, key: str) -> str:
+def _describe(path: str, key: str) -> str:
     return f"{key} {path}" if _is_path(path) else key
 
 
 def _unreadable(name: str, problem: OSError | ValueError) -> ConfigError:
-    why = getattr(problem, "strerror", None) or "the value is not a path"
+    reason = getattr(problem, "strerror", None) or "the value is not a path"
     remedy = "write the secret to a file that caovan can read, and put its full path here"
-    return ConfigError([f"cannot read {name}: {why}; {remedy}"])
+    return ConfigError([f"cannot read {name}: {reason}; {remedy}"])

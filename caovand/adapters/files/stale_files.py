@@ -93,8 +93,8 @@ class StaleFiles:
         if used is None:  # the answer is missing: try the next time
             return
         self._looks.update(fresh)
-        if found := {name for name in fresh if files[name] in used}:
-            self._ours |= found
+        if new := {name for name in fresh if files[name] in used}:
+            self._ours |= new
             self._write()
 
     def remove(self) -> tuple[str, ...]:
@@ -142,12 +142,12 @@ class StaleFiles:
 
     def _used_by(self, pids: Iterable[int]) -> set[FileId]:
         """Files in the shared folder that processes map or have open."""
-        asked = (str(self._shared), str(self._proc), list(pids))
-        found = as_engine(used_by, *asked)
+        arguments = (str(self._shared), str(self._proc), list(pids))
+        identities = as_engine(used_by, *arguments)
         # Of an engine that an earlier release started, only the daemon's user may see them.
         if engine_user.current() is not None:
-            found += used_by(*asked)
-        return {(device, inode) for device, inode in found}
+            identities += used_by(*arguments)
+        return {(device, inode) for device, inode in identities}
 
 
 def used_by(shared: str, proc: str, pids: Iterable[int]) -> list[FileId]:
@@ -164,8 +164,8 @@ def used_by(shared: str, proc: str, pids: Iterable[int]) -> list[FileId]:
             for entry in os.listdir(folder / "fd"):
                 with limits.suppress_absent():
                     if os.readlink(folder / "fd" / entry).startswith(prefix):
-                        found = os.stat(folder / "fd" / entry)
-                        used.add((found.st_dev, found.st_ino))
+                        seen = os.stat(folder / "fd" / entry)
+                        used.add((seen.st_dev, seen.st_ino))
     return list(used)
 
 
@@ -210,11 +210,11 @@ def remove_unused_segments(listing: str = SEGMENTS) -> None:
     with limits.suppress_absent(), open(listing, encoding="ascii", errors="replace") as lines:
         names = next(lines, "").split()
         for line in lines:
-            one = dict(zip(names, map(int, line.split()), strict=False))
+            segment = dict(zip(names, map(int, line.split()), strict=False))
             # If its creator lives, someone may attach to it in a moment.
             if (
-                one["uid"] == one["cuid"] == os.geteuid()
-                and one["nattch"] == 0
-                and not os.path.exists(f"/proc/{one['cpid']}")
+                segment["uid"] == segment["cuid"] == os.geteuid()
+                and segment["nattch"] == 0
+                and not os.path.exists(f"/proc/{segment['cpid']}")
             ):
-                libc.shmctl(one["shmid"], IPC_RMID, None)
+                libc.shmctl(segment["shmid"], IPC_RMID, None)

@@ -59,34 +59,27 @@ def set_aside(folder: Path, files: Mapping[str, Callable[[Any], bool]]) -> Itera
         try:
             if usable(read(path)):
                 continue
-            why = "it is not in a format that this version reads"
+            reason = "it is not in a format that this version reads"
         except FileNotFoundError:
             continue
         except Unusable as problem:
-            why = str(problem)
+            reason = str(problem)
         except OSError as problem:  # perhaps intact, and readable later
             yield f"cannot read {path}: {problem.strerror}; check the disk and its permissions"
             continue
         aside = path.with_name(name + UNREADABLE_SUFFIX)
         try:
-            _remove(aside)
-            path.rename(aside)
+            move(path, aside)
         except OSError as problem:
-            yield f"cannot use {path}: {why}; nor rename it: {problem.strerror}; delete it"
+            yield f"cannot use {path}: {reason}; nor rename it: {problem.strerror}; delete it"
         else:
-            yield f"cannot use {path}: {why}; moved to {aside.name}, starting with a new file"
+            yield f"cannot use {path}: {reason}; moved to {aside.name}, starting with a new file"
 
 
 def move(path: Path, target: Path) -> None:
-    """Rename a file of any kind, replacing whatever is at `target`; OSError leaves it unchanged."""
+    """Rename a file or folder, replacing whatever is at `target`; OSError leaves it unchanged."""
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
+    elif path.is_dir():  # a rename would not replace a file by a folder
+        target.unlink(missing_ok=True)
     path.replace(target)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()

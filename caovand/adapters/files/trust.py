@@ -98,21 +98,21 @@ def probing_user(python: str, named_by: Path | None) -> RunAsUser | None:
     """
     if os.geteuid() != 0:
         return None
-    found = _find_doubts(python, named_by, (0,))
-    if found is not None and found.uid is not None:
-        worse = _find_doubts(python, named_by, (0, found.uid))
+    doubt = _find_doubts(python, named_by, (0,))
+    if doubt is not None and doubt.uid is not None:
+        worse = _find_doubts(python, named_by, (0, doubt.uid))
         if worse is None:
-            return user(found.uid)
-        found = worse
-    if found is None:
+            return user(doubt.uid)
+        doubt = worse
+    if doubt is None:
         return None
-    raise _refusal(python, found)
+    raise _refusal(python, doubt)
 
 
 def require(python: str, named_by: Path | None) -> None:
     """Raise Distrusted if root would run an engine that another user can change."""
-    if os.geteuid() == 0 and (found := _find_doubts(python, named_by, (0,))) is not None:
-        raise _refusal(python, found)
+    if os.geteuid() == 0 and (doubt := _find_doubts(python, named_by, (0,))) is not None:
+        raise _refusal(python, doubt)
 
 
 def is_anothers(path: Path) -> bool:
@@ -152,8 +152,8 @@ def program(name: str, environ: Mapping[str, str]) -> str | None:
 
 def find_root_owned_program(name: str, environ: Mapping[str, str]) -> str | None:
     """Find a program in PATH that only root can change, for any user of ours."""
-    found = _which(name, filter(_is_ours, _search_path(environ)))
-    return found if found and find_doubt(Path(found)) is None else None
+    path = _which(name, filter(_is_ours, _search_path(environ)))
+    return path if path and find_doubt(Path(path)) is None else None
 
 
 def _which(name: str, folders: Iterable[str]) -> str | None:
@@ -174,7 +174,7 @@ def _find_doubts(python: str, named_by: Path | None, owners: Collection[int]) ->
     """The first doubt about the file that names an interpreter, and about the files it reads
     first."""
     places = ([named_by] if named_by else []) + list(_interpreter_files(Path(python)))
-    return next((found for place in places if (found := find_doubt(place, owners))), None)
+    return next((doubt for place in places if (doubt := find_doubt(place, owners))), None)
 
 
 def _interpreter_files(python: Path) -> Iterator[Path]:
@@ -203,10 +203,10 @@ def _refusal(python: str, found: Untrusted) -> Distrusted:
 def _look_up_account(uid: int) -> tuple[int, str, str]:
     """A user's group, home and name."""
     try:
-        found = pwd.getpwuid(uid)
+        account = pwd.getpwuid(uid)
     except KeyError:
         return NOBODY_UID, "/", ""
-    return found.pw_gid, found.pw_dir, found.pw_name
+    return account.pw_gid, account.pw_dir, account.pw_name
 
 
 def _path_components(path: Path) -> Iterator[tuple[Path, os.stat_result]]:

@@ -43,7 +43,7 @@ def read(path: str, python: str) -> Any:
         if done.returncode == 0:
             return json.loads(done.stdout)
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        why = lines[-1] if lines else f"exit status {done.returncode}"
+        reason = lines[-1] if lines else f"exit status {done.returncode}"
     except (OSError, subprocess.SubprocessError, ValueError, RecursionError) as problem:
-        why = str(problem)
-    raise ProblemError(f"read {path}", f"{python} cannot: {why[:300]}", "correct the file")
+        reason = str(problem)
+    raise ProblemError(f"read {path}", f"{python} cannot: {reason[:300]}", "correct the file")

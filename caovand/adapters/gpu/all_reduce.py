@@ -33,11 +33,11 @@ def read_result(folder: Path, key: str) -> AllReduceResult | None:
 
 def save_result(folder: Path, key: str, result: AllReduceResult) -> None:
     """Save the result for later starts; if that fails, the next start checks again."""
-    found = all_reduce.from_document(state_file.read_or_none(folder / FILE))
-    found.pop(key, None)
+    results = all_reduce.from_document(state_file.read_or_none(folder / FILE))
+    results.pop(key, None)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        state_file.write(folder / FILE, all_reduce.to_document({**found, key: result}))
+        state_file.write(folder / FILE, all_reduce.to_document({**results, key: result}))
 
 
 Running = Union["subprocess.Popen[str]", Captured]
@@ -73,14 +73,14 @@ def start(python: str, task: AllReduce, env: Mapping[str, str], backend: str = "
 
     All processes end with this one.
     """
-    asked = {
+    request = {
         "ranks": task.ranks,
         "backend": backend,
         "custom": task.custom,
         "ready_s": READY_S,
         "check_s": CHECK_S,
     }
-    words = [python, "-c", SCRIPT.read_text("utf-8"), json.dumps(asked)]
+    words = [python, "-c", SCRIPT.read_text("utf-8"), json.dumps(request)]
     env = {**env, "OMP_NUM_THREADS": "1"}
     user = engine_user.current()
     if user is not None:

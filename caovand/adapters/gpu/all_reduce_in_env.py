@@ -72,7 +72,7 @@ def check_all_reduce(task: dict[str, Any], rank: int, place: str, tell: Any) -> 
 
     @functools.cache
     def wanted(count: int, turn: int) -> Any:
-        return sum(addends(torch, one, count, turn) for one in range(ranks))
+        return sum(addends(torch, other, count, turn) for other in range(ranks))
 
     def plain(tensor: Any) -> Any:
         dist.all_reduce(tensor)

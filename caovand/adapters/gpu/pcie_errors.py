@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from caovand.adapters.files.safe_files import read_or_empty
 from caovand.core.facts.inventory import Gpu
 
 DEVICES = Path("/sys/bus/pci/devices")
@@ -16,17 +17,13 @@ _TOTAL = re.compile(r"TOTAL_ERR_COR (\d{1,20})\b")
 def count_corrected(gpus: Iterable[Gpu], devices: Path = DEVICES) -> Mapping[int, int]:
     """Corrected errors since boot by card; without cards for which kernel or firmware count
     none."""
-    found = {gpu.index: _corrected(gpu.bus, devices) for gpu in gpus}
-    return {index: count for index, count in found.items() if count is not None}
+    counts = {gpu.index: _count(gpu.bus, devices) for gpu in gpus}
+    return {index: count for index, count in counts.items() if count is not None}
 
 
-def _corrected(bus: str, devices: Path) -> int | None:
+def _count(bus: str, devices: Path) -> int | None:
     address = _ADDRESS.fullmatch(bus.lower())  # NVML's domain has eight digits, the kernel's four
     if address is None:
         return None
-    try:
-        text = (devices / address[1] / "aer_dev_correctable").read_text(errors="replace")
-    except OSError:
-        return None
-    total = _TOTAL.search(text)
+    total = _TOTAL.search(read_or_empty(devices / address[1] / "aer_dev_correctable"))
     return int(total[1]) if total else None

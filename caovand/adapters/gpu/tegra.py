@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from caovand.adapters.files.safe_files import read_or_empty
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.printable import one_line
@@ -15,11 +16,8 @@ CHIPS = {"tegra194": (7, 2), "tegra234": (8, 7), "tegra264": (11, 0)}
 def read_gpus(total_mib: int, available_mib: int, proc: Path = Path("/proc")) -> tuple[Gpu, ...]:
     """The single card, which shares this much host memory; none on other machines."""
     tree = proc / "device-tree"
-    try:
-        chips = (tree / "compatible").read_text(errors="replace").split("\0")
-        name = (tree / "model").read_text(errors="replace").strip("\0")
-    except OSError:
-        return ()
+    chips = read_or_empty(tree / "compatible").split("\0")
+    name = read_or_empty(tree / "model").strip("\0")
     known = [CHIPS[chip.partition(",")[2]] for chip in chips if chip.partition(",")[2] in CHIPS]
     if not known:
         return ()

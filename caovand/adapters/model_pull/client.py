@@ -84,7 +84,7 @@ class HubClient:
         """GET, following redirects. Raises ConnectionCut; PullError for a redirect that is not
         allowed."""
         for _ in range(MAX_REDIRECTS):
-            where = self._allowed(url)
+            where = self._require_allowed(url)
             own = _origin(where) == _origin(self._home)
             response = self._send(url, where, {**headers, **(self._secret if own else {})})
             try:
@@ -142,7 +142,7 @@ class HubClient:
                 proxies={} if local else get_environ_proxies(url, no_proxy=None),
             )
 
-    def _allowed(self, url: str) -> SplitResult:
+    def _require_allowed(self, url: str) -> SplitResult:
         """Parse an address that may be requested; raises PullError for any other."""
         try:
             where = urlsplit(url)

@@ -109,9 +109,9 @@ def read(folder: Path) -> Manifest | None:
 
 def require(place: ModelFolders, what: str) -> Manifest:
     """The manifest of a pulled model; raises PullError if there is none."""
-    found = read(place.folder)
-    if found is not None and not place.folder.is_symlink():
-        return found
+    pulled = read(place.folder)
+    if pulled is not None and not place.folder.is_symlink():
+        return pulled
     if place.staging.is_dir():
         fact, remedy = f"{place.folder.name} is not complete", "run the same model pull again"
     elif place.folder.is_dir():
@@ -136,7 +136,7 @@ def models(root: Path) -> list[tuple[ModelFolders, Manifest]]:
 
 def unfinished(root: Path) -> list[Unfinished]:
     """Incomplete pulls."""
-    found = []
+    pulls = []
     for path in installed.folders(root):
         if not path.name.startswith(_STAGING):
             continue
@@ -144,8 +144,8 @@ def unfinished(root: Path) -> list[Unfinished]:
         with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError, TypeError):
             kept = json.loads(safe_files.read(path / _PURPOSE, MAX_BYTES))
             name, size = str(kept.get("name")), int(kept.get("size", 0))
-        found.append(Unfinished(name, size, sum(_sizes(path / "blobs"))))
-    return found
+        pulls.append(Unfinished(name, size, sum(_sizes(path / "blobs"))))
+    return pulls
 
 
 def begin(place: ModelFolders, name: str, size_bytes: int) -> None:
@@ -171,10 +171,10 @@ def assemble(place: ModelFolders, made: Manifest) -> None:
     """Link the checked files under their names in a new folder."""
     shutil.rmtree(place.assembled, ignore_errors=True)
     placed: dict[Path, Path] = {}
-    for one in made.files:
-        target = place.assembled / one.path
+    for file in made.files:
+        target = place.assembled / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        blob = blob_of(place, str(one.digest))
+        blob = blob_of(place, str(file.digest))
         try:
             os.link(blob, target)  # not moved: a kill in between would lose the download
         except OSError:  # a file system without links

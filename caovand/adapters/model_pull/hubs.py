@@ -94,17 +94,17 @@ def find_hub(text: str, environ: Mapping[str, str]) -> Hub:
 
 def token_for(hub: Hub, environ: Mapping[str, str]) -> str:
     """The token for a hub; "" if there is none."""
-    found = environ.get(hub.token_variable, "").strip()
+    token = environ.get(hub.token_variable, "").strip()
     # It must be neither an extra header, nor a text that an error would quote.
-    if len(found) > MAX_TOKEN or not all(
-        "!" <= letter <= "~" and letter != ";" for letter in found
+    if len(token) > MAX_TOKEN or not all(
+        "!" <= letter <= "~" and letter != ";" for letter in token
     ):
         raise PullError(
             f"use {hub.token_variable}",
             "its value is not a token",
             "copy the token again, without spaces and newlines",
         )
-    return found
+    return token
 
 
 def _endpoint(text: str, origin: str) -> str:

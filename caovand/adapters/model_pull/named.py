@@ -128,7 +128,7 @@ def _read_steps(how: NamedPull, server_at: Endpoint, name: str, cannot: str) -> 
 
 def _parse_object(line: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(line)
+        event = json.loads(line)
     except (ValueError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {"error": f"no JSON: {line[:200]!a}"}
+        event = None
+    return event if isinstance(event, dict) else {"error": f"no JSON: {line[:200]!a}"}

@@ -46,52 +46,52 @@ def read(client: HubClient, world: World, wanted: RequestedModel) -> Offer:
     cannot = f"pull {name}"
     url = hub.listing(name, revision)
 
-    def listed() -> Any:
+    def list_files() -> Any:
         answer, document = client.json(url, MAX_LISTING_BYTES)
         require_success(client, answer, cannot, f"{hub.title} has no {name} at {revision}")
         return document
 
     try:
-        found = hub.read(retry_cut(world, listed, cannot, FEW_ATTEMPTS))
+        listing = hub.read(retry_cut(world, list_files, cannot, FEW_ATTEMPTS))
     except BadListing as problem:
         raise PullError(
             cannot,
             f"the list of its files is not usable: {problem}",
             "check the endpoint and the name",
         ) from None
-    offer = Offer(name, revision, found.commit, selection.choose(found.files, (), code=code))
+    offer = Offer(name, revision, listing.commit, selection.choose(listing.files, (), code=code))
     if wanted.variant or not offer.selection.weights:
-        variants = gguf.variants(found.files)
+        variants = gguf.variants(listing.files)
         if variants or wanted.variant:
             variant = _choose_variant(variants, wanted, cannot)
-            chosen = selection.choose_gguf(found.files, variant)
-            return Offer(name, revision, found.commit, chosen, variant.label)
-    index = next((one for one in found.files if one.path == selection.INDEX), None)
+            chosen = selection.choose_gguf(listing.files, variant)
+            return Offer(name, revision, listing.commit, chosen, variant.label)
+    index = next((file for file in listing.files if file.path == selection.INDEX), None)
     if index is not None:
         shards = _read_index(fetch_small_file(client, world, offer, index), cannot)
-        if absent := shards - {one.path for one in found.files}:
+        if absent := shards - {file.path for file in listing.files}:
             raise PullError(
                 cannot,
                 f"the repository has no {min(absent)}, which its index names",
                 "choose another revision, or tell its publisher",
             )
-        chosen = selection.choose(found.files, shards, code=code)
-        offer = Offer(name, revision, found.commit, chosen)
+        chosen = selection.choose(listing.files, shards, code=code)
+        offer = Offer(name, revision, listing.commit, chosen)
     _require_weights(offer, cannot)
     return offer
 
 
-def _choose_variant(found: tuple[Variant, ...], wanted: RequestedModel, cannot: str) -> Variant:
+def _choose_variant(variants: tuple[Variant, ...], wanted: RequestedModel, cannot: str) -> Variant:
     """The requested GGUF model. Raises PullError."""
     if not wanted.variant:
-        return wanted.prefer(found)
-    if variant := gguf.find_variant(found, wanted.variant):
+        return wanted.prefer(variants)
+    if variant := gguf.find_variant(variants, wanted.variant):
         return variant
-    labels = ", ".join(one.label for one in found)
+    labels = ", ".join(option.label for option in variants)
     raise PullError(
         f"{cannot}:{wanted.variant}",
-        f"it has no GGUF model {wanted.variant}" if found else "it has no GGUF model",
-        f"choose one of {labels}" if found else f"omit :{wanted.variant}",
+        f"it has no GGUF model {wanted.variant}" if variants else "it has no GGUF model",
+        f"choose one of {labels}" if variants else f"omit :{wanted.variant}",
     )
 
 
@@ -105,7 +105,7 @@ def fetch_small_file(client: HubClient, world: World, offer: Offer, file: Remote
         )
     url = client.hub.file(offer.name, offer.address, file.path)
 
-    def fetched() -> bytes:
+    def fetch() -> bytes:
         with client.get(url, {}) as answer:
             require_success(client, answer, cannot, f"{file.path} is not there")
             data = b"".join(answer.pieces(file.size_bytes + 1))
@@ -115,16 +115,16 @@ def fetch_small_file(client: HubClient, world: World, offer: Offer, file: Remote
             raise ConnectionCut(f"{file.path} does not have the publisher's hash")
         return data
 
-    return retry_cut(world, fetched, cannot, FEW_ATTEMPTS)
+    return retry_cut(world, fetch, cannot, FEW_ATTEMPTS)
 
 
 def _read_index(data: bytes, cannot: str) -> frozenset[str]:
     """The files that an index names."""
     try:
         index = Budget(time.thread_time).json(data, model_folder.MAX_VALUES)
-        found = frozenset(index["weight_map"].values())
-        if found and all(isinstance(one, str) and one.isprintable() for one in found):
-            return found
+        shards = frozenset(index["weight_map"].values())
+        if shards and all(isinstance(shard, str) and shard.isprintable() for shard in shards):
+            return shards
     except (BadHeader, LookupError, TypeError, AttributeError):
         pass
     raise PullError(
@@ -133,7 +133,7 @@ def _read_index(data: bytes, cannot: str) -> frozenset[str]:
 
 
 def _require_weights(offer: Offer, cannot: str) -> None:
-    paths = {one.path for one in offer.selection.files}
+    paths = {file.path for file in offer.selection.files}
     if not offer.selection.weights:
         others = offer.selection.of(selection.OTHER_WEIGHTS)
         has = f", but {others[0]}" if others else ""

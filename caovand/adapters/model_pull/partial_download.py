@@ -32,11 +32,11 @@ def matches(path: Path, file: RemoteFile, read: Callable[[int], None]) -> bool:
     with os.fdopen(safe_files.open_regular(path), "rb") as opened:
         if os.fstat(opened.fileno()).st_size != file.size_bytes:
             return False
-        found = begin_hash(file.digest, file.size_bytes)
+        digest = begin_hash(file.digest, file.size_bytes)
         while piece := opened.read(PIECE):
-            found.update(piece)
+            digest.update(piece)
             read(len(piece))
-    return found.hexdigest() == file.digest.value
+    return digest.hexdigest() == file.digest.value
 
 
 class PartialDownload:

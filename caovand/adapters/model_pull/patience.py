@@ -37,10 +37,12 @@ def wait_before_retry(
     world: World, cut: ConnectionCut, attempt: int, attempts: int, cannot: str
 ) -> None:
     """Wait before the next attempt; raise PullError after the last."""
-    asked = cut.retry_after_s if isinstance(cut, Busy) else None
-    wait_s = transfer.pause_s(attempt, world.chance(), asked) if attempt < attempts else None
+    retry_after_s = cut.retry_after_s if isinstance(cut, Busy) else None
+    wait_s = (
+        transfer.pause_s(attempt, world.chance(), retry_after_s) if attempt < attempts else None
+    )
     if wait_s is None:
-        later = f"; it asks to wait {asked:.0f} s" if asked else ""
+        later = f"; it asks to wait {retry_after_s:.0f} s" if retry_after_s else ""
         raise PullError(
             cannot,
             f"{cut}, after {attempt} attempts{later}" if attempt > 1 else f"{cut}{later}",

@@ -15,9 +15,9 @@ from caovand.adapters.model_pull.world import TransferMeter, World
 from caovand.core.model_source.listing import RemoteFile
 from caovand.core.model_source.manifest import Manifest
 from caovand.core.model_source.selection import Offer
+from caovand.core.units import MIB
 
 MARGIN_BYTES = 256 << 20
-_MIB = 1 << 20
 
 
 def pull(client: HubClient, world: World, offer: Offer, place: ModelFolders) -> Manifest:
@@ -70,26 +70,26 @@ def require_replaceable(place: ModelFolders, what: str) -> None:
 def _link_existing(world: World, place: ModelFolders, made: Manifest) -> None:
     """Link the right files of the existing model."""
     before = folders.read(place.folder)
-    known = {(one.path, one.digest) for one in before.files} if before else set()
+    known = {(file.path, file.digest) for file in before.files} if before else set()
     old = [
-        one
-        for one in made.files
-        if (one.path, one.digest) in known and not _blob(place, one).exists()
+        file
+        for file in made.files
+        if (file.path, file.digest) in known and not _blob(place, file).exists()
     ]
-    meter = TransferMeter(world, sum(one.size_bytes for one in old))
-    for one in old:
-        meter.begin(f"checking {one.path}")
+    meter = TransferMeter(world, sum(file.size_bytes for file in old))
+    for file in old:
+        meter.begin(f"checking {file.path}")
         try:
-            right = matches(place.folder / one.path, one, meter.add)
+            right = matches(place.folder / file.path, file, meter.add)
         except OSError:
             right = False
         if right:
-            folders.link_existing(place, one.path, str(one.digest))
+            folders.link_existing(place, file.path, str(file.digest))
 
 
 def _delete_stale(place: ModelFolders, made: Manifest) -> None:
     """Delete files of an earlier revision, to free their space."""
-    wanted = {_blob(place, one).name for one in made.files}
+    wanted = {_blob(place, file).name for file in made.files}
     for path in place.blobs.iterdir():
         if path.name.partition(".")[0] not in wanted:
             path.unlink()
@@ -98,7 +98,7 @@ def _delete_stale(place: ModelFolders, made: Manifest) -> None:
 def _distinct_contents(files: tuple[RemoteFile, ...]) -> list[RemoteFile]:
     """Each content once, small files first: a problem with them shows before hours of
     downloading."""
-    return sorted({one.digest: one for one in files}.values(), key=lambda one: one.size_bytes)
+    return sorted({file.digest: file for file in files}.values(), key=lambda file: file.size_bytes)
 
 
 def _blob(place: ModelFolders, file: RemoteFile) -> Path:
@@ -107,11 +107,11 @@ def _blob(place: ModelFolders, file: RemoteFile) -> Path:
 
 def _require_space(world: World, place: ModelFolders, missing: list[RemoteFile], what: str) -> None:
     there = sum(path.stat().st_blocks * 512 for path in place.blobs.glob("*.part"))
-    needed = sum(one.size_bytes for one in missing) - there + MARGIN_BYTES
+    needed = sum(file.size_bytes for file in missing) - there + MARGIN_BYTES
     free = world.free_bytes(place.blobs)
     if missing and free < needed:
         raise PullError(
             what,
-            f"{place.root} has {free // _MIB} MiB free and {needed // _MIB} MiB are needed",
-            "make room, or choose another disk with --to DIR",
+            f"{place.root} has {free // MIB} MiB free and {needed // MIB} MiB are needed",
+            "free space, or choose another disk with --to DIR",
         )

@@ -14,18 +14,18 @@ def verify(world: World, place: ModelFolders, made: Manifest) -> tuple[list[str]
     """Two lists of lines: files damaged or missing, and files that were not pulled."""
     damage = []
     meter = TransferMeter(world, made.size_bytes)
-    for one in made.files:
-        meter.begin(one.path)
-        path = place.folder / one.path
+    for file in made.files:
+        meter.begin(file.path)
+        path = place.folder / file.path
         try:
-            if not matches(path, one, meter.add):
-                damage.append(f"{one.path} differs from the publisher's")
+            if not matches(path, file, meter.add):
+                damage.append(f"{file.path} differs from the publisher's")
         except FileNotFoundError:
-            damage.append(f"{one.path} is missing")
+            damage.append(f"{file.path} is missing")
         except OSError as problem:
-            damage.append(f"{one.path} cannot be read: {problem.strerror}")
-    known = {one.path for one in made.files} | {MANIFEST}
-    found = (str(path.relative_to(place.folder)) for path in place.folder.rglob("*"))
-    folders = {one.path.rpartition("/")[0] for one in made.files}
-    strange = [f"{one_line(name)} was not pulled" for name in found if name not in known | folders]
+            damage.append(f"{file.path} cannot be read: {problem.strerror}")
+    known = {file.path for file in made.files} | {MANIFEST}
+    names = (str(path.relative_to(place.folder)) for path in place.folder.rglob("*"))
+    folders = {file.path.rpartition("/")[0] for file in made.files}
+    strange = [f"{one_line(name)} was not pulled" for name in names if name not in known | folders]
     return damage, sorted(strange)

@@ -49,8 +49,8 @@ def read(path: Path) -> ClusterKey:
     fix = f"chown root:caovan {path} && chmod {MODE:o} {path}"
     try:
         # Another user's link may point to a FIFO or a device: check before opening anything.
-        if found := trust.find_doubt(path, (0, os.geteuid())):
-            raise BadKey(cannot, str(found), _remedy(found, path, fix))
+        if doubt := trust.find_doubt(path, (0, os.geteuid())):
+            raise BadKey(cannot, str(doubt), _remedy(doubt, path, fix))
         descriptor = safe_files.open_regular(path)
         try:
             exposed = safe_files.describe_exposure(os.fstat(descriptor))
@@ -78,10 +78,10 @@ def read(path: Path) -> ClusterKey:
         raise BadKey(cannot, "it is not UTF-8 text", "copy it from the head again") from None
 
 
-def _remedy(found: trust.Untrusted, path: Path, fix: str) -> str:
-    if found.path == path:
+def _remedy(doubt: trust.Untrusted, path: Path, fix: str) -> str:
+    if doubt.path == path:
         return f"run `sudo sh -c '{fix}'`"
-    return f"keep it in a folder that only root can change, or `chmod go-w {found.path}`"
+    return f"keep it in a folder that only root can change, or `chmod go-w {doubt.path}`"
 
 
 def make(path: Path, group: str) -> ClusterKey:
@@ -92,9 +92,9 @@ def make(path: Path, group: str) -> ClusterKey:
     cannot = f"make the cluster key {path}"
     key = new_key()
     try:
-        if found := trust.find_doubt(path, (0, os.geteuid())):
+        if doubt := trust.find_doubt(path, (0, os.geteuid())):
             remedy = "choose a folder that only root can change, with --key-file"
-            raise BadKey(cannot, str(found), remedy)
+            raise BadKey(cannot, str(doubt), remedy)
         with safe_files.readable_by_all():
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         safe_files.create(path, key.text(), MODE, (-1, _gid(group)))

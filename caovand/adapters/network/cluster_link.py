@@ -136,11 +136,11 @@ def numeric_address(address: str) -> str:
     """
     host, port = addresses.split_address(address)
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
     except OSError as problem:
         fact, remedy = f"{host}: {problem.strerror}", "correct [cluster] head, or the host's name"
         raise ProblemError(f"listen for workers on {address}", fact, remedy) from None
-    return f"[{found}]:{port}" if ":" in str(found) else f"{found}:{port}"
+    return addresses.join_address(str(resolved), port)
 
 
 class HeadLink(_Link):

@@ -14,21 +14,20 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from caovand.core import api_key, limits
+from caovand.core.addresses import join_address
 from caovand.core.document import is_whole
-from caovand.core.engine.record import TaskRequest, Upload
-from caovand.core.printable import one_line
+from caovand.core.engine.record import Upload
 
 MAX_ANSWER_BYTES = 8 << 20
 MAX_COUNT_BYTES = 1 << 20  # the largest answer that is searched for a number
 MAX_HEAD_BYTES = 1 << 20
 MAX_COUNT = 1 << 53
-QUOTED = 300  # characters of an answer that a message quotes
 BOUNDARY = "caovan-3f9a1c77d0"  # separates a form's parts; no name or sound contains it
 
 
@@ -75,8 +74,11 @@ class Endpoint:
     @property
     def url(self) -> str:
         """The URL to which paths are appended."""
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"http{'s' * self.tls}://{host}:{self.port}"
+        return f"http{'s' * self.tls}://{join_address(self.address, self.port)}"
+
+    def redact(self, text: str) -> str:
+        """Remove the API key from an answer, so that a message can quote it."""
+        return api_key.redact(self.key, text)
 
 
 def call(
@@ -143,7 +145,7 @@ def open_connection(
         raise
     except Exception as problem:  # http.client may raise anything on a malformed answer
         if not expired.is_set() or limits.limit_reached(problem):
-            text = redact_key(endpoint, str(problem) or type(problem).__name__)
+            text = endpoint.redact(str(problem) or type(problem).__name__)
             # Chained only if we hit our own limit: other exceptions may quote the answer verbatim.
             cause = problem if limits.limit_reached(problem) else None
             raise Unanswered(f"{path}: {text}") from cause
@@ -162,7 +164,7 @@ def ask(
     body: Mapping[str, Any] | Upload | None = None,
 ) -> http.client.HTTPResponse:
     """GET `path`, or POST `body`, as JSON unless it is a form; the caller reads the answer."""
-    headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
+    headers = api_key.bearer_headers(endpoint.key)
     if body is None:
         connection.request("GET", path, headers=headers)
     elif isinstance(body, Upload):
@@ -223,80 +225,13 @@ def _response(most: int, link: socket.socket, **more: Any) -> http.client.HTTPRe
     return http.client.HTTPResponse(_Metered(link, most), **more)  # type: ignore[arg-type]
 
 
-def redact_key(endpoint: Endpoint, text: str) -> str:
-    """Remove the API key from an answer, so that a message can quote it."""
-    text = text.replace(endpoint.key, "[secret]") if endpoint.key else text
-    return one_line(text[:QUOTED])
-
-
 def read_count(endpoint: Endpoint, path: str, key: str, timeout_s: float) -> int | None:
     """Read the count under `key` in the JSON answer at `path`; None if there is none."""
     answer = call(endpoint, path, timeout_s, most=MAX_COUNT_BYTES)
-    return _count(answer.body, key) if answer.status == 200 else None
+    return read_count_in(answer.body, key) if answer.status == 200 else None
 
 
-def complete(
-    endpoint: Endpoint,
-    path: str,
-    model: str,
-    prompt: Sequence[int] | str,
-    tokens: int,
-    timeout_s: float,
-) -> int:
-    """Generate `tokens` tokens after `prompt`, a text or token ids; return how many arrived.
-
-    `ignore_eos` makes a model generate them all, even if it would stop at once. Raises Unanswered.
-    """
-    text = complete_as_json(endpoint, path, model, prompt, tokens, timeout_s)
-    came = _count(text, "usage", "completion_tokens")
-    if came is None:
-        raise Unanswered(f"{path}: an answer without usage: {redact_key(endpoint, text)}")
-    return came
-
-
-def run_task(
-    endpoint: Endpoint, work: TaskRequest, model: str, prompt: Sequence[int], timeout_s: float
-) -> None:
-    """Run one request on a model that generates no text; raises Unanswered, also for a wrong
-    answer."""
-    answer = call(endpoint, work.path, timeout_s, work.body(model, prompt))
-    if answer.status != 200:
-        raise Unanswered(f"{work.path}: HTTP {answer.status}: {redact_key(endpoint, answer.body)}")
-    try:
-        flaw = work.flaw(json.loads(answer.body))
-    except (ValueError, RecursionError):
-        flaw = "it is not JSON"
-    if flaw:
-        raise Unanswered(
-            f"{work.path}: a wrong answer: {flaw}: {redact_key(endpoint, answer.body)}"
-        )
-
-
-def complete_as_json(
-    endpoint: Endpoint,
-    path: str,
-    model: str,
-    prompt: Sequence[int] | str,
-    tokens: int,
-    timeout_s: float,
-    **more: Any,
-) -> str:
-    """Return a completion's JSON, requested with `more` fields; raises Unanswered."""
-    body = {
-        "model": model,
-        "prompt": prompt if isinstance(prompt, str) else list(prompt),
-        "max_tokens": tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        **more,
-    }
-    answer = call(endpoint, path, timeout_s, body, most=MAX_COUNT_BYTES)
-    if answer.status != 200:
-        raise Unanswered(f"{path}: HTTP {answer.status}: {redact_key(endpoint, answer.body)}")
-    return answer.body
-
-
-def _count(text: str, *path: str) -> int | None:
+def read_count_in(text: str, *path: str) -> int | None:
     """Find the count under these keys in a JSON text; None if there is none."""
     try:
         return count_in(json.loads(text), *path)
@@ -304,11 +239,11 @@ def _count(text: str, *path: str) -> int | None:
         return None
 
 
-def count_in(found: Any, *path: str) -> int | None:
+def count_in(document: Any, *path: str) -> int | None:
     """Find the count under these keys in a JSON document; None if there is none."""
     try:
         for key in path:
-            found = found[key]
+            document = document[key]
     except (LookupError, TypeError):
         return None
-    return found if is_whole(found, 0, MAX_COUNT) else None
+    return document if is_whole(document, 0, MAX_COUNT) else None

@@ -17,6 +17,7 @@ from secrets import compare_digest
 from typing import Any, NamedTuple
 
 from caovand.core.cluster.link import LARGE_PACKETS_LOST, MAX_TEXT
+from caovand.core.problem import reason_of
 
 CONNECT_S = 4.0
 """The time of two repeated handshakes: if a connection takes longer, something on the way drops
@@ -43,7 +44,7 @@ async def listening(
     clients: list[asyncio.Task[None]] = []
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        clients[:] = [one for one in clients if not one.done()]
+        clients[:] = [client for client in clients if not client.done()]
         if len(clients) >= MAX_CLIENTS:
             clients[0].cancel()
         client = asyncio.ensure_future(_answer(reader, writer, asks, answers))
@@ -86,7 +87,7 @@ async def _answer(
 
 
 class Connection(NamedTuple):
-    """How a connection went: `failure` is why it failed, "" if it succeeded.
+    """The outcome of a connection: `failure` is the reason why it failed, "" if it succeeded.
 
     `own` is its address on this side, `seen` on the other, and the handshake took `connect_s`.
     """
@@ -101,11 +102,11 @@ async def connect(host: str, port: int, asks: bytes, answers: bytes) -> Connecti
     """Connect to the listener with these words, at any address of the host."""
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        resolved = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError, RuntimeError) as problem:  # the last, if no thread was left
         return Connection(f"{host}: {kernel_reason(problem)}"[:MAX_TEXT])
     made = Connection(f"{host} has no address")
-    for *_, end in found[:MAX_ADDRESSES]:
+    for *_, end in resolved[:MAX_ADDRESSES]:
         made = await _connect(str(end[0]), port, asks, answers)
         if not made.failure:
             break
@@ -137,8 +138,8 @@ async def _connect(address: str, port: int, asks: bytes, answers: bytes) -> Conn
 async def _prove(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asks: bytes, answers: bytes
 ) -> tuple[str, str]:
-    """Why the other side is not the listener with these words, or "", and the address that it
-    sees."""
+    """Prove that the other side is the listener with these words: the reason why it is not, or "",
+    and our address as it sees it."""
     writer.write(asks + b"\n")
     try:
         line = await asyncio.wait_for(reader.readuntil(), ANSWER_S)
@@ -170,5 +171,5 @@ def kernel_reason(problem: Exception) -> str:
     """The kernel's reason: asyncio's message has the address instead."""
     number = getattr(problem, "errno", None)
     if isinstance(problem, socket.gaierror) or not number:
-        return getattr(problem, "strerror", None) or str(problem)
+        return reason_of(problem)
     return os.strerror(number)

@@ -46,7 +46,7 @@ def listeners(port: int) -> list[Listener]:
 def listening(port: int) -> list[Listener]:
     """Find the listeners without their processes, which would require walking all of /proc."""
     try:
-        return [_listener(found) for found in sock_diag.listening(port)]
+        return [_listener(entry) for entry in sock_diag.listening(port)]
     except sock_diag.Unsupported:
         return [listener for rows in _read_tables(port) for listener in parse(rows, port)]
 
@@ -141,41 +141,41 @@ def _open_files(pid: int) -> Iterator[str]:
 def _read_tables(port: int) -> list[list[str]]:
     """The rows of each table with this local port; there may be tens of thousands of others."""
     end = b":%04X" % port
-    found = []
+    tables = []
     for table in TABLES:
         with limits.suppress_absent(), open(table, "rb") as file:
             rows = [row for row in file.read().splitlines() if end in row]
             ours = [row for row in rows if row.split(None, 2)[1].endswith(end)]
-            found.append([row.decode("ascii", "replace") for row in ours])
-    return found
+            tables.append([row.decode("ascii", "replace") for row in ours])
+    return tables
 
 
 def _parse_end(name: tuple[Any, ...]) -> tuple[str, int]:
     """A socket's address, which may name its interface, and port, as in the tables."""
-    return _plain(name[0].partition("%")[0]), name[1]
+    return _unmap_ipv4(name[0].partition("%")[0]), name[1]
 
 
 def _socket(text: str) -> tuple[str, int]:
     host, _, number = text.partition(":")
-    return _plain(_address(host)), int(number, 16)
+    return _unmap_ipv4(_address(host)), int(number, 16)
 
 
-def _plain(address: str) -> str:
+def _unmap_ipv4(address: str) -> str:
     """An IPv4 address mapped into IPv6, as plain IPv4."""
-    found = ipaddress.ip_address(address)
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return str(mapped or found)
+    parsed = ipaddress.ip_address(address)
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return str(mapped or parsed)
 
 
 def parse(rows: Iterable[str], port: int) -> list[Listener]:
     """The rows of /proc/net/tcp or tcp6 that listen on `port`."""
-    found = []
+    listeners = []
     for row in rows:
         fields = row.split()
         host, _, number = fields[1].partition(":")
         if int(fields[3], 16) == sock_diag.LISTENING and int(number, 16) == port:
-            found.append(Listener(_address(host), port, int(fields[7]), int(fields[9])))
-    return found
+            listeners.append(Listener(_address(host), port, int(fields[7]), int(fields[9])))
+    return listeners
 
 
 def _address(text: str) -> str:

@@ -51,11 +51,11 @@ class SocketEntry:
 
 def listening(port: int) -> list[SocketEntry]:
     """The sockets that listen on a port, on any address; raises Unsupported, or OSError."""
-    asked = _SOCKET.pack(port, 0, b"", b"", _NO_COOKIE)
+    query = _SOCKET.pack(port, 0, b"", b"", _NO_COOKIE)
     families = (socket.AF_INET, socket.AF_INET6)
-    found = (one for family in families for one in _ask(family, _DUMP, 1 << LISTENING, asked))
+    sockets = (entry for family in families for entry in _ask(family, _DUMP, 1 << LISTENING, query))
     try:
-        return [one for one in found if one.port == port]
+        return [entry for entry in sockets if entry.port == port]
     except OSError as error:
         if error.errno in _UNSUPPORTED:
             raise Unsupported from error
@@ -73,9 +73,9 @@ def other_end(link: socket.socket) -> SocketEntry | None:
         socket.inet_pton(link.family, end[0].partition("%")[0]).ljust(16, b"\0")
         for end in (there, here)
     )
-    asked = _SOCKET.pack(there[1], here[1], *ends, _NO_COOKIE)
+    query = _SOCKET.pack(there[1], here[1], *ends, _NO_COOKIE)
     try:
-        return next(_ask(link.family, 0, _ANY, asked), None)
+        return next(_ask(link.family, 0, _ANY, query), None)
     except OSError as error:
         if error.errno == errno.ENOENT:
             return None
@@ -97,13 +97,13 @@ def _ask(family: int, flags: int, states: int, asked: bytes) -> Iterator[SocketE
                 if kind == _ERROR:
                     (number,) = _NUMBER.unpack_from(message)
                     raise OSError(-number, os.strerror(-number))
-                yield _found(message)
+                yield _parse_entry(message)
                 data = data[(length + 3) & ~3 :]
             if not flags:
                 return
 
 
-def _found(message: bytes) -> SocketEntry:
+def _parse_entry(message: bytes) -> SocketEntry:
     family, state, _, _, ends, uid, inode = _ANSWER.unpack_from(message)
     port, _, address, _, _ = _SOCKET.unpack(ends)
     length = 4 if family == socket.AF_INET else 16

@@ -15,8 +15,8 @@ from typing import Any
 
 from caovand.adapters.files import safe_files, state_file
 from caovand.core.model_source.selection import MANIFEST
+from caovand.core.units import MIB
 
-MIB = 1 << 20
 WHOLE_BYTES = 64 * MIB
 """The largest file that is read completely."""
 PIECES, PIECE_BYTES = 64, 64 << 10
@@ -45,7 +45,7 @@ def digests(folder: Path, names: Collection[str], cache: Path) -> dict[str, str]
 def names_in(folder: Path) -> list[str]:
     """The files directly in a folder that an engine may read. Raises OSError."""
     with os.scandir(folder) as entries:
-        return [one.name for one in entries if one.is_file() and _is_read(one.name)]
+        return [entry.name for entry in entries if entry.is_file() and _is_read(entry.name)]
 
 
 def _is_read(name: str) -> bool:

@@ -16,9 +16,9 @@ from caovand.core.cluster.node import NodeCard, NodeFacts, fits_report
 from caovand.core.cluster.node_document import MAX_TEXT
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.printable import one_line
-from caovand.core.problem import ProblemError
+from caovand.core.problem import ProblemError, reason_of
+from caovand.core.units import MIB
 
-MIB = 1 << 20
 SHM = Path("/dev/shm")
 KINDS: Mapping[int, str] = {socket.AF_INET: "IPv4", socket.AF_INET6: "global IPv6"}
 COMPARE = "compare the model with that of the other nodes"
@@ -108,7 +108,7 @@ def _find_route(head_host: str, interface: str | None) -> tuple[str, str]:
     known = interfaces.addresses()
     if interface is not None:
         return _address_of(interface, [family for family, _ in ends], known), interface
-    by_address = {one.text: one.interface for one in reversed(known)}
+    by_address = {entry.text: entry.interface for entry in reversed(known)}
     for _, host in ends:
         # we are the head; the route to ourselves may use another of our addresses
         if host in by_address:
@@ -127,14 +127,14 @@ def _find_route(head_host: str, interface: str | None) -> tuple[str, str]:
 def _resolve_head(head_host: str) -> list[tuple[int, str]]:
     """Family and address of each entry for the head, in the system's order of preference."""
     try:
-        found = socket.getaddrinfo(head_host, None, type=socket.SOCK_DGRAM)
+        addresses = socket.getaddrinfo(head_host, None, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError) as problem:
         raise ProblemError(
             f"find the head {head_host}",
-            str(getattr(problem, "strerror", None) or problem),
+            reason_of(problem),
             "set [cluster] head to its address",
         ) from problem
-    return [(family, str(end[0])) for family, *_, end in found]
+    return [(family, str(end[0])) for family, *_, end in addresses]
 
 
 def _source(head_host: str, ends: list[tuple[int, str]]) -> str:
@@ -155,9 +155,9 @@ def _address_of(interface: str, families: list[int], known: list[interfaces.Addr
     """The first address of an interface in the first of the head's families for which it has
     one."""
     for family in families:
-        for one in known:
-            if one.interface == interface and one.family == family and one.complete:
-                return one.text
+        for address in known:
+            if address.interface == interface and address.family == family and address.complete:
+                return address.text
     names = [name for _, name in socket.if_nameindex()]
     kinds = " or ".join(sorted({KINDS[family] for family in families}))
     exists = interface in names
@@ -190,7 +190,7 @@ def _read_model(card: ModelCard, cache: Path) -> tuple[str, dict[str, str]]:
                 f"{folder} has {len(parts)} files, more than a node can report",
                 "set [model] path to a folder that contains only the model",
             )
-        found = digests.digests(folder, parts, cache)
+        hashes = digests.digests(folder, parts, cache)
     except OSError as problem:
         closed = isinstance(problem, PermissionError)
         raise ProblemError(
@@ -198,4 +198,4 @@ def _read_model(card: ModelCard, cache: Path) -> tuple[str, dict[str, str]]:
             f"{problem.filename or folder}: {problem.strerror}",
             f"run `chmod -R a+rX {folder}`" if closed else "check the disk",
         ) from problem
-    return str(folder), {one_line(name)[:MAX_TEXT]: digest for name, digest in found.items()}
+    return str(folder), {one_line(name)[:MAX_TEXT]: digest for name, digest in hashes.items()}

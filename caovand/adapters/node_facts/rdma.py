@@ -8,26 +8,29 @@ import resource
 from contextlib import suppress
 from pathlib import Path
 
+from caovand.adapters.files.safe_files import read_or_empty
 from caovand.adapters.privileges import capabilities
+from caovand.core.units import MIB
 
 SYS, DEV = Path("/sys/class"), Path("/dev/infiniband")
 ACTIVE = "4: ACTIVE"
 LIBRARY = "libibverbs.so.1"
 IPC_LOCK = 14  # CAP_IPC_LOCK: no limit applies
-MIB = 1 << 20
 
 
 def devices() -> dict[str, str]:
     """The link layer of each device with an active port that NCCL can open."""
     opened = {
-        _read_text(one / "ibdev") for one in _entries(SYS / "infiniband_verbs") if _may_open(one)
+        read_or_empty(entry / "ibdev").strip()
+        for entry in _entries(SYS / "infiniband_verbs")
+        if _may_open(entry)
     }
-    found = {}
+    ports = {}
     for device in _entries(SYS / "infiniband"):
         for port in _entries(device / "ports"):
-            if device.name in opened and _read_text(port / "state") == ACTIVE:
-                found[device.name] = _read_text(port / "link_layer")
-    return found if found and _has_library() else {}
+            if device.name in opened and read_or_empty(port / "state").strip() == ACTIVE:
+                ports[device.name] = read_or_empty(port / "link_layer").strip()
+    return ports if ports and _has_library() else {}
 
 
 def lockable_mib() -> int | None:
@@ -57,9 +60,3 @@ def _entries(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return []
-
-
-def _read_text(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text(errors="replace").strip()
-    return ""

@@ -28,6 +28,8 @@ from caovand.adapters.privileges.link import SpawnerLink
 from caovand.adapters.privileges.program import Captured, ProgramOfUser
 
 NAME = "caovan-engine"
+SERVICE_USER = "caovan"
+"""The user of the installed daemon."""
 VARIABLE = "CAOVAN_ENGINE_USER"
 """The variable that names another user, for tests."""
 SPAWNER = Path(spawner.__file__)
@@ -75,9 +77,9 @@ class EngineUser:
             if cgroup is not None:
                 descriptors.append(os.open(cgroup / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))
                 opened.callback(os.close, descriptors[-1])
-            asked = {"argv": list(argv), "env": dict(env), "session": session}
+            request = {"argv": list(argv), "env": dict(env), "session": session}
             more = {"op": "start", "ends_with": int(ends_with)}
-            return self._link.ask({**asked, **more}, descriptors)["pid"]
+            return self._link.ask({**request, **more}, descriptors)["pid"]
 
     def capture(self, argv: Sequence[str], env: Mapping[str, str], stdin: int) -> Captured:
         """Start a program and capture its output; raises OSError."""
@@ -207,16 +209,16 @@ class _Alone(Exception):
 
 def _start_spawner(name: str) -> EngineUser:
     try:
-        found = pwd.getpwnam(name)
+        account = pwd.getpwnam(name)
     except KeyError:
         raise _Alone(f"there is no user {name}") from None
     needed = spawner.SETUID_AND_SETGID
     if capabilities.read_set("CapPrm") & needed != needed:
         raise _Alone("the daemon lacks the capabilities CAP_SETUID and CAP_SETGID")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    groups = os.getgrouplist(found.pw_name, found.pw_gid)
-    groups = [found.pw_gid, *(group for group in groups if group != found.pw_gid)]
-    words = [sys.executable, "-I", "-S", str(SPAWNER), str(theirs.fileno()), str(found.pw_uid)]
+    groups = os.getgrouplist(account.pw_name, account.pw_gid)
+    groups = [account.pw_gid, *(group for group in groups if group != account.pw_gid)]
+    words = [sys.executable, "-I", "-S", str(SPAWNER), str(theirs.fileno()), str(account.pw_uid)]
     env = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
     with theirs:
         process = subprocess.Popen(
@@ -229,11 +231,11 @@ def _start_spawner(name: str) -> EngineUser:
         )
     ours.settimeout(BEGIN_S)
     try:
-        why = "" if ours.recv(spawner.MAX_MESSAGE) == b"{}" else "it ended"
+        reason = "" if ours.recv(spawner.MAX_MESSAGE) == b"{}" else "it ended"
     except TimeoutError:
-        why = f"it did not answer for {BEGIN_S:g} s"
-    if why:
+        reason = f"it did not answer for {BEGIN_S:g} s"
+    if reason:
         ours.close()
         process.kill()
-        raise OSError(None, f"{why} (status {process.wait()})")
-    return EngineUser(found.pw_name, found.pw_uid, process, ours)
+        raise OSError(None, f"{reason} (status {process.wait()})")
+    return EngineUser(account.pw_name, account.pw_uid, process, ours)

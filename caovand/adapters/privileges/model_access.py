@@ -50,11 +50,11 @@ def check(card: ModelCard, env: Mapping[str, str]) -> None:
         place = kept or cache or place
         if kept is None:
             what, asks = f"download {card.path} to {cache}", write_barrier
-    found: list[str] = []
+    barrier: list[str] = []
     with contextlib.suppress(OSError):  # a slow disk: the engine will find out
-        found = as_engine(asks, str(place))
-    if found:
-        denied, verb = found
+        barrier = as_engine(asks, str(place))
+    if barrier:
+        denied, verb = barrier
         fact = f"engines run as {user.name}, who may not {verb} {denied}"
         raise ModelProblem(what, fact, remedy(user.name, place, denied, verb))
 
@@ -141,13 +141,15 @@ def find_barrier(path: str) -> list[str]:
     )
     closed = (file for file in files if os.path.isfile(file) and not os.access(file, os.R_OK))
     # The hub's caches consist of links, whose targets may lie in a closed folder.
-    linked = (found for file in files if os.path.islink(file) and (found := _in_link(file)))
+    linked = (barrier for file in files if os.path.islink(file) and (barrier := _in_link(file)))
     return next(linked, None) or next(([file, OPEN] for file in closed), [])
 
 
 def write_barrier(path: str) -> list[str]:
     """The first path that keeps our own user from writing to a folder, or from creating it."""
-    place = next(one for one in (path, *map(str, Path(path).parents)) if os.path.lexists(one))
+    place = next(
+        ancestor for ancestor in (path, *map(str, Path(path).parents)) if os.path.lexists(ancestor)
+    )
     for folder in (*_folders_above(place), place):
         if not os.access(folder, os.X_OK):
             return [folder, ENTER]

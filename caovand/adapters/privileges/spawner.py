@@ -110,20 +110,20 @@ class Spawner:
     def _handle(self, data: bytes, received: list[int], flags: int) -> dict[str, int]:
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             raise Unserved("it is too long")
-        asked = json.loads(data)
-        if not isinstance(asked, dict):
+        request = json.loads(data)
+        if not isinstance(request, dict):
             raise Unserved("it is not a JSON object")
-        names, op = asked.keys(), asked.get("op")
+        names, op = request.keys(), request.get("op")
         if op == "signal" and names == {"op", "signal"} and len(received) == 1:
-            self._send(received[0], _signal(asked["signal"]))
+            self._send(received[0], _signal(request["signal"]))
             return {}
         if op == "kill" and names == {"op", "pid"} and not received:
-            self._kill(asked["pid"])
+            self._kill(request["pid"])
             return {}
         if op == "start" and names == {"op", "argv", "env", "session", "ends_with"}:
             if len(received) not in (3, 4):
                 raise Unserved(f"it has {len(received)} descriptors")
-            return {"pid": self._start(asked, received)}
+            return {"pid": self._start(request, received)}
         raise Unserved("it requests nothing that the spawner does")
 
     def _kill(self, pid: object) -> None:

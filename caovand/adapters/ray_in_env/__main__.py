@@ -141,7 +141,7 @@ def print_new(file: BinaryIO, *, whole: bool) -> None:
 
 
 def main() -> int:
-    """Run; the exit status is that of the program that ended first."""
+    """Run both programs; return the exit status of the one that ended first."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--address", required=True)
     parser.add_argument("--own", required=True)
@@ -180,8 +180,11 @@ def run(
     try:
         host = socket.gethostbyname(host)
     except (OSError, UnicodeError) as problem:
-        why = getattr(problem, "strerror", None) or problem
-        say(f"RayNodeError: cannot join Ray's head at {host}: it has no IPv4 address here ({why})")
+        reason = getattr(problem, "strerror", None) or problem
+        say(
+            f"RayNodeError: cannot join Ray's head at {host}: it has no IPv4 address here"
+            f" ({reason})"
+        )
         return 1
     where = ["--head", f"--port={port}", "--include-dashboard=false"]
     if not options.command:
@@ -238,8 +241,8 @@ def wait_for(host: str, port: int) -> None:
             return
         except OSError as problem:
             if time.monotonic() > deadline:
-                why = problem.strerror or str(problem)
-                say(f"RayNodeError: cannot join Ray's head at {host}:{port}: {why}")
+                reason = problem.strerror or str(problem)
+                say(f"RayNodeError: cannot join Ray's head at {host}:{port}: {reason}")
                 raise SystemExit(1) from None
             time.sleep(LOOK_S)
 

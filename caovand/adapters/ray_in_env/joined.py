@@ -26,9 +26,9 @@ def main() -> int:
     ray = connect(deadline)
     while True:
         offered = {
-            str(one["NodeManagerAddress"]): int(one["Resources"].get("GPU", 0))
-            for one in ray.nodes()
-            if one["Alive"]
+            str(node["NodeManagerAddress"]): int(node["Resources"].get("GPU", 0))
+            for node in ray.nodes()
+            if node["Alive"]
         }
         enough = [address for address, offer in offered.items() if offer >= cards]
         if (text := describe_nodes(nodes, cards, offered)) != shown:

@@ -20,9 +20,8 @@ from caovand.core.healing.failure import FAILURES
 from caovand.core.health.observation import THROTTLES
 from caovand.core.lifecycle.cause import CAUSES
 from caovand.core.lifecycle.state import State
+from caovand.core.units import GIB, MIB
 
-MIB = 1 << 20
-GIB = 1 << 30
 LABELS = ["slot", "model"]
 
 StatusDocument = Mapping[str, Any]
@@ -290,9 +289,9 @@ def _histogram(
 ) -> Metric:
     family = HistogramMetricFamily(f"caovan_{name}", help, labels=LABELS)
     for names, slot in slots:
-        found = slot["figures"]["totals"][key]
-        if found["bounds"]:
-            edges = [*map(str, found["bounds"]), "+Inf"]
-            buckets = list(zip(edges, accumulate(found["counts"]), strict=True))
-            family.add_metric(names, buckets, found["sum"])
+        totals = slot["figures"]["totals"][key]
+        if totals["bounds"]:
+            edges = [*map(str, totals["bounds"]), "+Inf"]
+            buckets = list(zip(edges, accumulate(totals["counts"]), strict=True))
+            family.add_metric(names, buckets, totals["sum"])
     return family

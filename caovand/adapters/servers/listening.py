@@ -19,7 +19,7 @@ FIRST_FD = 3  # of those that systemd passes
 
 def listen_on(listen: str, backlog: int) -> socket.socket:
     """A listening socket on ADDRESS:PORT; raises OSError on failure."""
-    family, address = _resolved(listen)
+    family, address = _resolve(listen)
     return socket.create_server(
         address,
         family=family,
@@ -28,10 +28,10 @@ def listen_on(listen: str, backlog: int) -> socket.socket:
     )
 
 
-def _resolved(listen: str) -> tuple[socket.AddressFamily, tuple[str, int]]:
+def _resolve(listen: str) -> tuple[socket.AddressFamily, tuple[str, int]]:
     host, port = split_address(listen)
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = found[0]
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = addresses[0]
     return family, (str(address[0]), int(address[1]))
 
 
@@ -47,14 +47,14 @@ class Listeners:
         neither."""
         before = self._sockets_from_systemd.pop(name, None)
         if before is not None:
-            if (before.family, before.getsockname()[:2]) == _resolved(listen):
+            if (before.family, before.getsockname()[:2]) == _resolve(listen):
                 before.listen(backlog)
                 return before
             before.close()
         self._notifier.forget(name)  # the socket of a previous address
-        found = listen_on(listen, backlog)
-        self._notifier.keep(name, found.fileno())
-        return found
+        listener = listen_on(listen, backlog)
+        self._notifier.keep(name, listener.fileno())
+        return listener
 
     def forget(self, name: str) -> None:
         """Close it: nobody listens there any more, nor after the daemon's next start."""

@@ -101,13 +101,13 @@ class Server:
         await asyncio.wait_for(self._exchange(link), EXCHANGE_S)
 
     async def _exchange(self, link: socket.socket) -> None:
-        loop, got = asyncio.get_running_loop(), b""
-        while END not in got:
+        loop, received = asyncio.get_running_loop(), b""
+        while END not in received:
             data = await loop.sock_recv(link, REQUEST_BYTES)
-            got += data
-            if not data or len(got) > REQUEST_BYTES:
+            received += data
+            if not data or len(received) > REQUEST_BYTES:
                 return
-        request, end, _ = got.partition(END)
+        request, end, _ = received.partition(END)
         await loop.sock_sendall(link, _Scrape(request + end, self._render).answer.getvalue())
 
     def _render(self, accept: str) -> tuple[str, bytes]:

@@ -6,9 +6,10 @@ import os
 import resource
 from pathlib import Path
 
+from caovand.adapters.files.safe_files import read_or_empty
 from caovand.core.facts.inventory import Host
+from caovand.core.units import MIB
 
-MIB = 1 << 20
 NODES = Path("/sys/devices/system/node")
 EXTENSIONS = (
     "sse4_2", "avx", "fma", "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16",
@@ -47,15 +48,8 @@ def memory_mib(proc: Path = Path("/proc")) -> tuple[int, int]:
     return memory.get("MemTotal", 0), memory.get("MemAvailable", 0)
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(errors="surrogateescape")  # a control group's name is a path
-    except OSError:
-        return ""
-
-
 def _meminfo(proc: Path) -> dict[str, int]:
-    rows = (line.split() for line in _read_text(proc / "meminfo").splitlines())
+    rows = (line.split() for line in read_or_empty(proc / "meminfo").splitlines())
     return {row[0].rstrip(":"): int(row[1]) // 1024 for row in rows if len(row) == 3}
 
 
@@ -65,7 +59,7 @@ def _read_cgroup_limit(proc: Path) -> int:
     group = next(
         (
             line[3:]
-            for line in _read_text(proc / "self/cgroup").splitlines()
+            for line in read_or_empty(proc / "self/cgroup", "surrogateescape").splitlines()
             if line.startswith("0::")
         ),
         "",
@@ -73,7 +67,7 @@ def _read_cgroup_limit(proc: Path) -> int:
     limits = []
     place = Path("/sys/fs/cgroup") / group.lstrip("/")
     for folder in (place, *place.parents):
-        text = _read_text(folder / "memory.max").strip()
+        text = read_or_empty(folder / "memory.max").strip()
         if text.isdigit():
             limits.append(int(text) // MIB)
         if folder == Path("/sys/fs/cgroup"):
@@ -83,7 +77,7 @@ def _read_cgroup_limit(proc: Path) -> int:
 
 def _instructions(proc: Path) -> tuple[str, ...]:
     """The vector extensions that every core has; x86 calls them flags, Arm features."""
-    rows = [line.partition(":") for line in _read_text(proc / "cpuinfo").splitlines()]
+    rows = [line.partition(":") for line in read_or_empty(proc / "cpuinfo").splitlines()]
     cores = [set(value.split()) for key, _, value in rows if key.strip() in ("flags", "Features")]
     shared = set.intersection(*cores) if cores else set()
     return tuple(name for name in EXTENSIONS if name in shared)
@@ -93,7 +87,7 @@ def _physical_cores(proc: Path) -> int:
     """Cores this process may use; hyper-threads count once."""
     allowed = os.sched_getaffinity(0)
     cores: set[tuple[str, str]] = set()
-    for block in _read_text(proc / "cpuinfo").split("\n\n"):
+    for block in read_or_empty(proc / "cpuinfo").split("\n\n"):
         row = {
             key.strip(): value.strip()
             for key, _, value in (line.partition(":") for line in block.splitlines())
@@ -104,7 +98,7 @@ def _physical_cores(proc: Path) -> int:
 
 
 def _is_wsl(proc: Path) -> bool:
-    return "microsoft" in _read_text(proc / "version").lower()
+    return "microsoft" in read_or_empty(proc / "version").lower()
 
 
 def _disk(path: Path) -> tuple[int, int]:

@@ -28,9 +28,9 @@ def without_other_cards(lines: Iterable[str], buses: Collection[str]) -> list[st
     If an address is unknown every card's line is kept: one too many restarts an engine, one too few
     leaves a dead one.
     """
-    found = [_ADDRESS.match(bus) for bus in buses]
-    ours = {_pci_bus(match) for match in found if match}
-    if not found or None in found:
+    matches = [_ADDRESS.match(bus) for bus in buses]
+    ours = {_pci_bus(match) for match in matches if match}
+    if not matches or None in matches:
         return list(lines)
     named = ((line, _CARD.search(line)) for line in lines)
     return [line for line, match in named if match is None or _pci_bus(match) in ours]

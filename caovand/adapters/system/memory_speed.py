@@ -46,9 +46,9 @@ def with_memory_speed(host: Host, *folders: Path, measure_in: Path | None = None
 
 def _read_saved(host: Host, folders: tuple[Path, ...]) -> float | None:
     for folder in folders:
-        found = state_file.read_or_none(folder / FILE)
-        if isinstance(found, dict) and found.get("machine") == _machine(host):
-            speed = found.get("gb_s")
+        measured = state_file.read_or_none(folder / FILE)
+        if isinstance(measured, dict) and measured.get("machine") == _machine(host):
+            speed = measured.get("gb_s")
             if isinstance(speed, float) and SLOWEST <= speed <= FASTEST:
                 return speed
     return None
@@ -77,8 +77,8 @@ def copy_gb_s(threads: int) -> float:
     size = min(BUFFER_MIB, MAX_MIB // (2 * threads)) << 20
     buffers = [[ctypes.create_string_buffer(size) for _ in range(2)] for _ in range(threads)]
     for pair in buffers:
-        for one in pair:
-            ctypes.memset(one, 1, size)  # its pages are mapped before the clock starts
+        for buffer in pair:
+            ctypes.memset(buffer, 1, size)  # its pages are mapped before the clock starts
     return max(2 * threads * size / _seconds(buffers, size) / 1e9 for _ in range(ROUNDS))
 
 

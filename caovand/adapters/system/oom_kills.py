@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from caovand.adapters.files.safe_files import read_or_empty
+
 ROOT = Path("/sys/fs/cgroup")
 
 
@@ -29,11 +31,7 @@ class OomKills:
 
 
 def _own_group(root: Path) -> Path | None:
-    try:
-        membership = Path("/proc/self/cgroup").read_text(errors="surrogateescape")
-    except OSError:
-        return None
-    return memory_cgroup(membership, root)
+    return memory_cgroup(read_or_empty(Path("/proc/self/cgroup"), "surrogateescape"), root)
 
 
 def memory_cgroup(membership: str, root: Path = ROOT) -> Path | None:

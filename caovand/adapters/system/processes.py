@@ -163,11 +163,11 @@ def outputs(process: Process) -> set[str]:
 
 def read_outputs(pid: int) -> list[str]:
     """The files behind descriptors 1 and 2 of a process that our user may read."""
-    found = []
+    files = []
     for number in (1, 2):
         with contextlib.suppress(OSError):
-            found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
-    return found
+            files.append(os.readlink(f"/proc/{pid}/fd/{number}"))
+    return files
 
 
 def _as_its_user(read_of: Callable[[int], list[str]], process: Process) -> list[str]:

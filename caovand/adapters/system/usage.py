@@ -38,11 +38,11 @@ class ProcessUsage:
 
 def process_usage(pid: int) -> ProcessUsage | None:
     """Read the usage of a process; None if it does not exist."""
-    found = processes.stat_of(pid)
-    if found is None:
+    stat = processes.stat_of(pid)
+    if stat is None:
         return None
     at, tick_s = time.clock_gettime(time.CLOCK_BOOTTIME), 1 / os.sysconf("SC_CLK_TCK")
-    user, system, began, pages = (int(found[1][place]) for place in (11, 12, 19, 21))
+    user, system, began, pages = (int(stat[1][place]) for place in (11, 12, 19, 21))
     resident = pages * os.sysconf("SC_PAGE_SIZE") >> 20
     return ProcessUsage(at, began * tick_s, (user + system) * tick_s, resident)
 
@@ -68,7 +68,7 @@ def total_usage(pids: Collection[int]) -> Usage:
 def shared_memory_mib() -> float | None:
     """The MiB of /dev/shm in use, by all users."""
     try:
-        found = os.statvfs(SHARED_MEMORY)
+        volume = os.statvfs(SHARED_MEMORY)
     except OSError:
         return None
-    return (found.f_blocks - found.f_bfree) * found.f_frsize / 2**20
+    return (volume.f_blocks - volume.f_bfree) * volume.f_frsize / 2**20

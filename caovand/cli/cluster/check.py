@@ -13,19 +13,14 @@ from caovand.cli.common.verb import Verb
 from caovand.core.facts.checks import CheckResult
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-
-
 def run(args: argparse.Namespace) -> int:
-    """cluster check."""
     answer = ask(args, probe=True)
-    found = tuple(_results(answer))
-    if not found:  # a head always has results
+    results = tuple(_results(answer))
+    if not results:  # a head always has results
         remedy = f"run `caovanctl cluster check` on the head, {answer['head']}"
         text = "cannot check the cluster: nothing was compared here"
         raise CommandError(Exit.FAILED, text, remedy, "not-compared")
-    return checks.report(found, as_json=args.json)
+    return checks.report(results, as_json=args.json)
 
 
 def _results(answer: Mapping[str, Any]) -> Iterator[CheckResult]:
@@ -36,17 +31,18 @@ def _results(answer: Mapping[str, Any]) -> Iterator[CheckResult]:
     )
     for text in missing_nodes(answer):
         yield CheckResult("cluster", "FAIL", text, remedy)
-    for one in sorted(answer["checks"], key=lambda one: str(one["node"])):
-        yield CheckResult(one["node"] or "cluster", one["verdict"], one["text"], one["remedy"])
+    for check in sorted(answer["checks"], key=lambda check: str(check["node"])):
+        group = check["node"] or "cluster"
+        yield CheckResult(group, check["verdict"], check["text"], check["remedy"])
 
 
 VERB = Verb(
     name="check",
     help="find what keeps the cluster's machines from serving together, and the fix",
     description="Compare the cluster's machines, as the head does before each start: engines,"
-    " libraries, cards, models, network and clocks. Unless an engine runs, each node also connects"
-    " to the ports of all others. Exit status 1 if anything fails.",
+    " libraries, cards, models, network and clocks. Unless an engine runs, the head and each worker"
+    " also connect to each other's ports. Exit status 1 if anything fails.",
     epilog="example: caovanctl cluster check",
-    arguments=arguments,
+    json="print it as JSON",
     run=run,
 )

@@ -19,7 +19,7 @@ from caovand.cli.cluster.shared import (
 )
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.verb import Verb
-from caovand.core.addresses import is_loopback
+from caovand.core.addresses import is_loopback, join_address
 
 CANNOT = "make this machine the head of a cluster"
 
@@ -36,7 +36,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """cluster init."""
     listen = args.listen or _own_address()
     host = host_of(listen, CANNOT)
     entry = section.entry(args, "head", listen, CANNOT)
@@ -62,7 +61,7 @@ def _own_address() -> str:
             " reach",
             f"name one: caovanctl cluster init --listen HOST:{DEFAULT_PORT}",
         )
-    return f"[{host}]:{DEFAULT_PORT}" if ":" in host else f"{host}:{DEFAULT_PORT}"
+    return join_address(host, DEFAULT_PORT)
 
 
 def _option(named: Path | None, key: Path) -> str:

@@ -25,7 +25,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """cluster join."""
     cannot = f"join the cluster of {args.head}"
     host = host_of(args.head, cannot)
     entry = section.entry(args, "worker", args.head, cannot)

@@ -13,7 +13,6 @@ CANNOT = "leave the cluster"
 
 
 def run(args: argparse.Namespace) -> int:
-    """cluster leave."""
     before = section.read(args.config, CANNOT)
     section.write(before, section.without_section(before, CANNOT), CANNOT)
     print(f"this machine serves alone: [cluster] was removed from {args.config}")

@@ -13,18 +13,13 @@ from rich.table import Table
 from caovand.cli.cluster.shared import ask, missing_nodes, named_twice
 from caovand.cli.common.console import console
 from caovand.cli.common.errors import Exit
+from caovand.cli.common.status_lines import duration, memory
 from caovand.cli.common.verb import Verb
-from caovand.cli.status import duration, memory
 from caovand.core.reporting.card_text import card_kinds
 from caovand.core.reporting.report import compare
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-
-
 def run(args: argparse.Namespace) -> int:
-    """cluster nodes."""
     answer = ask(args)
     if args.json:
         print(json.dumps(answer))
@@ -56,9 +51,9 @@ def _row(node: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _ranks(node: Mapping[str, Any]) -> Iterator[str]:
     """Each rank with its process, and its card if known."""
-    for one, gpu in zip_longest(node["ranks"], node["gpus"]):
+    for rank, gpu in zip_longest(node["ranks"], node["gpus"]):
         card = "" if gpu is None else f", GPU {gpu}"
-        yield f"{one['rank']} (pid {one['pid']}{card})"
+        yield f"{rank['rank']} (pid {rank['pid']}{card})"
 
 
 def _cards(facts: Mapping[str, Any]) -> str:
@@ -75,6 +70,6 @@ VERB = Verb(
     description="Show the cluster's machines: state, address, engine, cards and ranks, and which"
     " are missing or refused. A worker shows itself and the head.",
     epilog="example: caovanctl cluster nodes",
-    arguments=arguments,
+    json="print it as JSON",
     run=run,
 )

@@ -59,7 +59,7 @@ def read(path: Path, cannot: str) -> ConfigFile:
         mark = whole.removesuffix(text)
         return ConfigFile(path, mark, text, config_file.loads(text, path))
     except OSError as problem:
-        raise _refused(cannot, path, problem) from None
+        raise _refusal(cannot, path, problem) from None
     except UnicodeDecodeError:
         fact = f"{path} is not UTF-8 text"
         raise CommandError(Exit.FAILED, f"cannot {cannot}: {fact}", "save it as UTF-8") from None
@@ -89,21 +89,21 @@ def entry(args: argparse.Namespace, role: str, head: str, cannot: str) -> Entry:
     """The entry for this role under this head; raises CommandError if that is impossible."""
     before = read(args.config, cannot)
     key = (args.key_file or Path(before.cluster.key_file)).absolute()
-    wanted = replace(before.cluster, role=role, head=head, key_file=str(key))
-    text = None if before.cluster == wanted else with_section(before, wanted, cannot)
+    section = replace(before.cluster, role=role, head=head, key_file=str(key))
+    text = None if before.cluster == section else with_section(before, section, cannot)
     return Entry(before, key, text, cannot)
 
 
-def with_section(before: ConfigFile, wanted: ClusterSection, cannot: str) -> str:
+def with_section(before: ConfigFile, target: ClusterSection, cannot: str) -> str:
     """The file's text with the wanted section; raises CommandError if another section is in the
     way."""
     if before.cluster.role != "off" or before.is_written(cannot):
         raise _conflicting_section(before, cannot)
-    keys: dict[str, Any] = {"role": wanted.role, "head": wanted.head}
+    keys: dict[str, Any] = {"role": target.role, "head": target.head}
     for entry in fields(ClusterSection):
-        if getattr(wanted, entry.name) != getattr(NO_CLUSTER, entry.name):
-            keys[entry.name] = getattr(wanted, entry.name)
-    return _edited(before, lambda text: section.add(text, keys), wanted, cannot)
+        if getattr(target, entry.name) != getattr(NO_CLUSTER, entry.name):
+            keys[entry.name] = getattr(target, entry.name)
+    return _edit(before, lambda text: section.add(text, keys), target, cannot)
 
 
 def without_section(before: ConfigFile, cannot: str) -> str:
@@ -116,25 +116,25 @@ def without_section(before: ConfigFile, cannot: str) -> str:
             f"cannot {cannot}: the section [cluster] in {before.path} was written by hand",
             f'set role = "off" there, or delete the section: sudoedit {before.path}',
         )
-    return _edited(before, section.remove, None, cannot)
+    return _edit(before, section.remove, None, cannot)
 
 
 def write(before: ConfigFile, text: str, cannot: str) -> None:
     """Write the text to the file, keeping its mode and owner."""
     place = Path(os.path.realpath(before.path))
-    if found := trust.find_doubt(before.path, (0, os.geteuid()), groups=True):
+    if doubt := trust.find_doubt(before.path, (0, os.geteuid()), groups=True):
         remedy = "let only root or yourself change it, or name another file with --config"
-        raise CommandError(Exit.FAILED, f"cannot {cannot}: {found}", remedy)
+        raise CommandError(Exit.FAILED, f"cannot {cannot}: {doubt}", remedy)
     try:
         seen = place.stat()
         mode, owner = stat.S_IMODE(seen.st_mode), (seen.st_uid, seen.st_gid)
         safe_files.replace(place, before.mark + text, mode, owner)
     except OSError as problem:
-        raise _refused(cannot, before.path, problem) from None
+        raise _refusal(cannot, before.path, problem) from None
 
 
-def _edited(
-    before: ConfigFile, edit: Callable[[str], str], wanted: ClusterSection | None, cannot: str
+def _edit(
+    before: ConfigFile, edit: Callable[[str], str], target: ClusterSection | None, cannot: str
 ) -> str:
     """The edited text, verified by parsing the wanted section from it.
 
@@ -150,7 +150,7 @@ def _edited(
             f"edit the section [cluster] by hand: sudoedit {before.path}",
         ) from None
     changed = replace(config, cluster=NO_CLUSTER) != replace(before.config, cluster=NO_CLUSTER)
-    if changed or wanted not in (None, config.cluster):
+    if changed or target not in (None, config.cluster):
         raise CommandError(
             Exit.FAILED,
             f"cannot {cannot}: the section [cluster] of {before.path} is written in a way that only"
@@ -173,7 +173,7 @@ def _conflicting_section(before: ConfigFile, cannot: str) -> CommandError:
     return CommandError(Exit.FAILED, f"cannot {cannot}: {fact}", remedy)
 
 
-def _refused(cannot: str, path: Path, problem: OSError) -> CommandError:
+def _refusal(cannot: str, path: Path, problem: OSError) -> CommandError:
     if isinstance(problem, PermissionError):
         text = f"cannot {cannot}: {path} is not yours to change"
         return CommandError(Exit.NOT_PERMITTED, text, "run it with sudo")

@@ -14,6 +14,7 @@ from caovand.cli.common.client import connect
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.survey import SYSTEM_CONFIG
 from caovand.core import addresses
+from caovand.core.addresses import url_host
 from caovand.core.cluster import checks
 from caovand.core.cluster.finding import finding_text
 from caovand.core.cluster.key import BadKey
@@ -78,9 +79,8 @@ def have_key(key: Path, *, make: bool) -> bool:
 
 def copy_command(host: str, key: Path) -> str:
     """The command that copies the key from the head."""
-    at = f"[{host}]" if ":" in host else host
     folder, file = shlex.quote(str(key.parent)), shlex.quote(str(key))
-    return f"sudo install -d {folder} && sudo scp root@{at}:{file} {file}"
+    return f"sudo install -d {folder} && sudo scp root@{url_host(host)}:{file} {file}"
 
 
 def ask(args: argparse.Namespace, *, probe: bool = False) -> Mapping[str, Any]:
@@ -107,12 +107,12 @@ def ask(args: argparse.Namespace, *, probe: bool = False) -> Mapping[str, Any]:
 def missing_nodes(answer: Mapping[str, Any]) -> list[str]:
     """A sentence for each lost node, and one for all that never joined."""
     lost = [node["name"] for node in answer["nodes"] if node["state"] == "lost"]
-    found = [f"{name} is lost: its daemon or the link to it is down" for name in lost]
+    sentences = [f"{name} is lost: its daemon or the link to it is down" for name in lost]
     never = answer["missing"] - len(lost)
     if never > 0:
         verb = "has" if never == 1 else "have"
-        found.append(f"{never} node{'s' * (never > 1)} {verb} not joined")
-    return found
+        sentences.append(f"{never} node{'s' * (never > 1)} {verb} not joined")
+    return sentences
 
 
 def named_twice(answer: Mapping[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ def check(path: Path) -> None:
         if made:
             path.unlink()
     except OSError as problem:
-        raise _unwritable(path, problem) from None
+        raise _write_error(path, problem) from None
 
 
 def write(path: Path, folder: str, contents: Mapping[str, bytes]) -> None:
@@ -38,7 +38,7 @@ def write(path: Path, folder: str, contents: Mapping[str, bytes]) -> None:
                 entry.size, entry.mtime = len(data), int(time.time())
                 archive.addfile(entry, io.BytesIO(data))
     except OSError as problem:
-        raise _unwritable(path, problem) from problem
+        raise _write_error(path, problem) from problem
 
 
 def _open(path: Path) -> int:
@@ -46,7 +46,7 @@ def _open(path: Path) -> int:
     return safe_files.open_own(path, os.O_WRONLY | os.O_CREAT, 0o644)
 
 
-def _unwritable(path: Path, problem: OSError) -> CommandError:
+def _write_error(path: Path, problem: OSError) -> CommandError:
     return CommandError(
         Exit.FAILED, f"cannot write {path}: {problem.strerror}", "name another file"
     )

@@ -80,53 +80,53 @@ def why_chosen(config: Config, engine: Engine) -> str:
     return "it prefers this model's files"
 
 
-def as_json(found: list[EngineCandidate], config: Config) -> dict[str, Any]:
+def as_json(candidates: list[EngineCandidate], config: Config) -> dict[str, Any]:
     """The document that --json prints."""
     return {
-        "chosen": found[0].engine.name,
-        "why": why_chosen(config, found[0].engine),
+        "chosen": candidates[0].engine.name,
+        "why": why_chosen(config, candidates[0].engine),
         "engines": [
             {
-                "name": one.engine.name,
-                "tokens_s": one.speed,
-                "context": one.context,
-                "problem": one.problem or None,
-                "plan": one.planned.as_json() if one.planned else None,
+                "name": candidate.engine.name,
+                "tokens_s": candidate.speed,
+                "context": candidate.context,
+                "problem": candidate.problem or None,
+                "plan": candidate.planned.as_json() if candidate.planned else None,
             }
-            for one in found
+            for candidate in candidates
         ],
     }
 
 
-def show(found: list[EngineCandidate], config: Config, console: Console) -> None:
+def show(candidates: list[EngineCandidate], config: Config, console: Console) -> None:
     """Print a table for people, and why the first engine was chosen."""
     table = Table("engine", "fits", "context", "tokens/s", "GiB a card", box=None, pad_edge=False)
-    for one in found:
-        memory = one.memory
+    for candidate in candidates:
+        memory = candidate.memory
         fits = "-" if memory is None or memory.fits is None else "yes" if memory.fits else "no"
-        parts = memory.parts if memory and one.planned and one.planned.cards else ()
+        parts = memory.parts if memory and candidate.planned and candidate.planned.cards else ()
         taken = sum(size for name, size in parts if name not in NOT_TAKEN)
         table.add_row(
-            one.engine.title,
+            candidate.engine.title,
             fits,
-            "-" if one.context is None else f"{one.context:,}",
-            "-" if one.speed is None else f"{one.speed:,.0f}",
+            "-" if candidate.context is None else f"{candidate.context:,}",
+            "-" if candidate.speed is None else f"{candidate.speed:,.0f}",
             f"{taken / 1024:.1f}" if parts else "-",
         )
     console.print(table)
-    for one in found:
-        text = one.problem or _lack(one)
+    for candidate in candidates:
+        text = candidate.problem or _lack(candidate)
         if text:
-            console.print(Text(f"{one.engine.title}: {text}", style="yellow"))
-    first = found[0].engine
-    chosen = "would be chosen, but cannot serve it here" if found[0].problem else "is chosen"
-    why = why_chosen(config, first)
-    console.print(Text(f"{first.title} {chosen}: {why}; [engine] kind chooses another"))
+            console.print(Text(f"{candidate.engine.title}: {text}", style="yellow"))
+    first = candidates[0].engine
+    chosen = "would be chosen, but cannot serve it here" if candidates[0].problem else "is chosen"
+    reason = why_chosen(config, first)
+    console.print(Text(f"{first.title} {chosen}: {reason}; [engine] kind chooses another"))
     console.print(Text("tokens/s are modelled, for one answer at a time"))
 
 
-def _lack(one: EngineCandidate) -> str:
-    memory = one.memory
+def _lack(candidate: EngineCandidate) -> str:
+    memory = candidate.memory
     if memory is None or memory.fits is not False:
         return ""
     return memory.lack or "; ".join(map(str, memory.conflicts))

@@ -16,26 +16,26 @@ from caovand.core.facts.checks import CheckResult
 COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
-def report(found: Sequence[CheckResult], *, as_json: bool) -> Exit:
+def report(checks: Sequence[CheckResult], *, as_json: bool) -> Exit:
     """Print the results; FAILED if any of them is FAIL."""
-    described = document(found)
+    described = document(checks)
     if as_json:
         print(json.dumps(described))
     else:
-        _show(found)
+        _show(checks)
     return Exit.DONE if described["ok"] else Exit.FAILED
 
 
-def document(found: Sequence[CheckResult]) -> dict[str, Any]:
+def document(checks: Sequence[CheckResult]) -> dict[str, Any]:
     """The results as plain JSON values."""
-    ok = all(finding.verdict != "FAIL" for finding in found)
-    return {"ok": ok, "checks": [asdict(finding) for finding in found]}
+    ok = all(finding.verdict != "FAIL" for finding in checks)
+    return {"ok": ok, "checks": [asdict(finding) for finding in checks]}
 
 
-def _show(found: Sequence[CheckResult]) -> None:
+def _show(checks: Sequence[CheckResult]) -> None:
     out = console()
     group = ""
-    for finding in found:
+    for finding in checks:
         if finding.group != group:
             group = finding.group
             out.print(Text(group, style="bold"))

@@ -114,20 +114,20 @@ class DaemonClient:
         """The reply on one connection (without line end if it ended early), and why the connection
         ended."""
         deadline = time.monotonic() + answer_s
-        got, reason = bytearray(), "it closed the connection"
+        received, reason = bytearray(), "it closed the connection"
         with reach.connect(path, answer_s, named=self._named) as link:
             try:
                 # If the daemon refuses us, its reply is readable even after a failed write.
                 with contextlib.suppress(BrokenPipeError):
                     link.sendall(wire.encode_request(request) + b"\n")
-                while b"\n" not in got and len(got) <= wire.MAX_LINE_BYTES:
+                while b"\n" not in received and len(received) <= wire.MAX_LINE_BYTES:
                     data = link.recv(1 << 16)
                     if not data or time.monotonic() > deadline:
                         break
-                    got += data
+                    received += data
             except OSError as problem:
                 reason = problem.strerror or reason
-        line, end, _ = bytes(got).partition(b"\n")
+        line, end, _ = bytes(received).partition(b"\n")
         return line + end, reason
 
     def _check(self, path: Path) -> None:

@@ -29,10 +29,10 @@ def run_to_exit_status(
     how far it got is then unknown.
     """
     with escaping_output():
-        return _ended(program, run, effects)
+        return _run(program, run, effects)
 
 
-def _ended(program: str, run: Callable[[], int], effects: Callable[[], bool]) -> int:
+def _run(program: str, run: Callable[[], int], effects: Callable[[], bool]) -> int:
     try:
         try:
             status = int(run())

@@ -67,7 +67,7 @@ class VerbFamily:
             description=description,
             epilog=f"example: {example}",
             arguments=all_arguments,
-            run=lambda args: self._ended(run, args),
+            run=lambda args: self._run_verb(run, args),
             effects=effects,
         )
 
@@ -84,23 +84,23 @@ class VerbFamily:
                 return of_daemon(survey.configuration(source)) or self.root
         return self.root
 
-    def _ended(self, run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    def _run_verb(self, run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
         """Run a verb; errors go to stderr, and with --json to stdout too."""
         try:
             return run(args)
         except self.error as error:
-            return _failed(args, self.code, error.problem)
+            return _report_failure(args, self.code, error.problem)
         except KeyboardInterrupt:
             print(file=sys.stderr)  # puts the message on the line below ^C
-            return _failed(args, "interrupted", Problem("", "stopped", CONTINUE))
+            return _report_failure(args, "interrupted", Problem("", "stopped", CONTINUE))
         except BrokenPipeError:
             raise  # the reader of our output has gone away
         except OSError as error:
             failed = Problem("continue", str(error), self.after_os_error)
-            return _failed(args, "os-error", failed)
+            return _report_failure(args, "os-error", failed)
 
 
-def _failed(args: argparse.Namespace, code: str, problem: Problem) -> int:
+def _report_failure(args: argparse.Namespace, code: str, problem: Problem) -> int:
     if args.json:
         print(json.dumps(failure_fields(code, problem.message, problem.remedy)))
     print(f"caovanctl: {problem}", file=sys.stderr)

@@ -41,16 +41,19 @@ def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> Over
     assumed = inventory.others
     if not assumed:
         return OverNodes(inventory)
-    why = UNASKED
+    reason = UNASKED
     try:
         answer = _ask_head(runtime) if ask else {}
-        joined = _joined(answer)[: len(assumed)]
+        joined = _joined_workers(answer)[: len(assumed)]
     except CommandError as problem:
-        answer, why = {}, f"{problem.message}; {problem.hint}" if problem.hint else problem.message
+        answer, reason = (
+            {},
+            f"{problem.message}; {problem.hint}" if problem.hint else problem.message,
+        )
     except BadDocument as problem:
-        answer, why = {}, f"cannot read a node's facts: {problem}"
+        answer, reason = {}, f"cannot read a node's facts: {problem}"
     if not answer:
-        return OverNodes(inventory, warning=f"{ASSUMED}: {why}")
+        return OverNodes(inventory, warning=f"{ASSUMED}: {reason}")
     others = (*joined, *assumed[len(joined) :])
     if lacking := len(assumed) - len(joined):
         warning = (
@@ -74,7 +77,7 @@ def _ask_head(runtime: Path | None) -> Mapping[str, Any]:
     return answer if answer["role"] == "head" else {}
 
 
-def _joined(answer: Mapping[str, Any]) -> list[Node]:
+def _joined_workers(answer: Mapping[str, Any]) -> list[Node]:
     """The workers that have joined, by the ranks that a plan made now would use."""
     here = {
         node["name"]: node_of(node["name"], read_shown_cards(node["facts"]["cards"]))

@@ -67,8 +67,8 @@ def tuned_here(saved: Path | None) -> Mapping[str, TuningRecord]:
     if saved is not None:
         return {}
     state = directories(os.environ, os.getuid()).state
-    found = from_document(state_file.read_or_none(memories.find(state, tuning.FILE)))
-    return found[0] if found else {}
+    records = from_document(state_file.read_or_none(memories.find(state, tuning.FILE)))
+    return records[0] if records else {}
 
 
 def plan_for(
@@ -115,12 +115,12 @@ def plan_for(
 
 
 def _offer(problem: Unplannable, engine: Engine, machine: Inventory) -> str:
-    """How another engine would serve the model while others use the cards, or on cards that this
-    one has no kernels for; "" for none."""
+    """Describe how another engine would serve the model while others use the cards, or on cards
+    that this one has no kernels for; "" for none."""
     if problem.failure not in ("vram-busy", "backend-unsupported"):
         return ""
-    found = alternatives(engine, machine.model, machine.gpus, machine.host, 0.0)
-    return "; ".join(f"instead: {one.text}; {one.remedy}" for one in islice(found, 1))
+    others = alternatives(engine, machine.model, machine.gpus, machine.host, 0.0)
+    return "; ".join(f"instead: {check.text}; {check.remedy}" for check in islice(others, 1))
 
 
 def _with_others(config: Config, engine: Engine, machine: Inventory) -> tuple[Inventory, str]:

@@ -9,8 +9,8 @@ from typing import TextIO
 
 from caovand.cli.common.printing import raw_stream, takes_unicode
 from caovand.core.printable import one_line, printable
+from caovand.core.units import MIB
 
-_MIB = 2**20
 _PLAIN_STEPS = 10
 QUIET_S = 8.0
 _BAR, _MIN_COLUMNS = 12, 80
@@ -40,7 +40,7 @@ class Screen:
         """Show `done` of `total`: bytes if large, otherwise a count."""
         percent = 100 * done // total if total else 100
         amount = (
-            f"{done // _MIB} of {total // _MIB} MiB" if total >= 10 * _MIB else f"{done} of {total}"
+            f"{done // MIB} of {total // MIB} MiB" if total >= 10 * MIB else f"{done} of {total}"
         )
         self.line(percent, f"{amount}  {one_line(what)}", key=total)
 

@@ -50,7 +50,7 @@ def connect(path: Path, timeout_s: float, *, named: bool) -> socket.socket:
         raise
     except OSError as problem:
         link.close()
-        raise _unreachable(path, problem, timeout_s) from None
+        raise _unreachable_error(path, problem, timeout_s) from None
     return link
 
 
@@ -60,7 +60,7 @@ def _check_folder(folder: Path, *, named: bool) -> int:
         seen = folder.stat()
         above = folder.resolve().parent.stat()
     except OSError as problem:
-        raise _unreachable(folder, problem, 0.0) from None
+        raise _unreachable_error(folder, problem, 0.0) from None
     remedy = "remove it, or name the daemon's folder with --runtime"
     if seen.st_mode & 0o022:
         raise CommandError(
@@ -79,7 +79,7 @@ def _is_roots_alone(folder: os.stat_result) -> bool:
     return folder.st_uid == 0 and not folder.st_mode & 0o022
 
 
-def _unreachable(path: Path, problem: OSError, timeout_s: float) -> CommandError:
+def _unreachable_error(path: Path, problem: OSError, timeout_s: float) -> CommandError:
     if isinstance(problem, PermissionError):
         return CommandError(
             Exit.NOT_PERMITTED,

@@ -61,13 +61,13 @@ class SurveyedMachine:
         if self.engine is None:
             raise CommandError(Exit.FAILED, str(self.engine_problem))
         model = model or model_of(config)
-        found = Inventory(self.gpus, self.host, self.engine, model)
+        inventory = Inventory(self.gpus, self.host, self.engine, model)
         nodes = chosen_engine(config).nodes
         with contextlib.suppress(Unplannable):  # planning will fail for the same reason
             if nodes is not None:
-                others = assume_nodes(config.cluster, nodes.offered(config, found))
-                return replace(found, others=others)
-        return found
+                others = assume_nodes(config.cluster, nodes.usable_cards(config, inventory))
+                return replace(inventory, others=others)
+        return inventory
 
 
 def model_of(config: Config) -> ModelCard:
@@ -130,15 +130,15 @@ def inspect(
         gpus, seen, engines = read_saved(saved)
         if not engines:
             return replace(_engine(config, patience_s, source), gpus=gpus, host=seen)
-        wanted = chosen_engine(config)
-        engine = engines.get(wanted.name)
-        problem = None if engine else _not_saved(wanted, engines)
+        chosen = chosen_engine(config)
+        engine = engines.get(chosen.name)
+        problem = None if engine else _not_saved(chosen, engines)
         return SurveyedMachine(gpus, seen, engine, problem, engines=engines)
-    found = _engine(config, patience_s, source)
-    own = engine_processes(engine_pid) if engine_pid else frozenset()
-    free_mib = min(found.host.available_mib + processes.memory_mib(own), found.host.ram_mib)
-    seen = replace(found.host, available_mib=free_mib)
-    return replace(found, gpus=with_memory_back(found.gpus, own), host=seen)
+    probed = _engine(config, patience_s, source)
+    our_pids = engine_processes(engine_pid) if engine_pid else frozenset()
+    free_mib = min(probed.host.available_mib + processes.memory_mib(our_pids), probed.host.ram_mib)
+    seen = replace(probed.host, available_mib=free_mib)
+    return replace(probed, gpus=with_memory_back(probed.gpus, our_pids), host=seen)
 
 
 def engine_processes(first: int) -> frozenset[int]:
@@ -173,10 +173,10 @@ def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
     if not daemon:
         return None
     path = Path(daemon["daemon"]["config"])
-    if os.geteuid() == 0 and (found := trust.find_doubt(path)) is not None:
+    if os.geteuid() == 0 and (doubt := trust.find_doubt(path)) is not None:
         raise CommandError(
             Exit.FAILED,
-            f"cannot use {path}, which the running daemon names: {found}",
+            f"cannot use {path}, which the running daemon names: {doubt}",
             "run this as that daemon's user, or name a file with --config FILE",
         )
     return path
@@ -224,10 +224,10 @@ def chosen_mode(daemon: Mapping[str, Any], saved: Path | None) -> Mode | None:
     return config_file.ModeMemory(memories.find(state, memories.MODE)).mode
 
 
-def _not_saved(wanted: Engine, engines: Mapping[str, EngineInfo]) -> Problem:
+def _not_saved(chosen: Engine, engines: Mapping[str, EngineInfo]) -> Problem:
     known = [registry.engine_of(kind).title for kind in engines if kind in registry.MODULES]
     return Problem(
-        f"plan for {wanted.title}",
+        f"plan for {chosen.title}",
         f"the saved inventory has {', '.join(known) or 'no engine that caovan knows'} only",
         "install it there, and save the inventory again with `caovanctl inventory --json`",
     )
@@ -265,8 +265,8 @@ def read_saved(path: Path) -> tuple[tuple[Gpu, ...], Host, Mapping[str, EngineIn
 def _engine(config: Config, patience_s: float | None, source: Path | None) -> SurveyedMachine:
     cache = directories(os.environ, os.getuid()).cache
     gpus = nvml.read_gpus()
-    own = own_directories(os.environ, os.getuid()).cache
-    seen = memory_speed.with_memory_speed(host.read_host(cache), own, cache)
+    own_cache = own_directories(os.environ, os.getuid()).cache
+    seen = memory_speed.with_memory_speed(host.read_host(cache), own_cache, cache)
     asks, python = chosen_engine(config).probe, PlanRequest(config, None, os.environ).python
 
     def announce() -> None:
@@ -277,7 +277,9 @@ def _engine(config: Config, patience_s: float | None, source: Path | None) -> Su
         engine = probe.probe_engine(
             asks,
             python,
-            own if trust.find_doubt(own, (0, os.getuid()), groups=True) is None else None,
+            own_cache
+            if trust.find_doubt(own_cache, (0, os.getuid()), groups=True) is None
+            else None,
             patience_s=patience_s,
             named_by=source if config.engine.python else None,
             also_kept_in=cache,

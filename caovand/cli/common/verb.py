@@ -48,6 +48,8 @@ class Verb:
     """Examples; several lines are printed verbatim."""
     run: Callable[[argparse.Namespace], int] | None
     arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None
+    json: str = ""
+    """The help of --json, the verb's last option; "" if it has none."""
     description: str = ""
     """The text of --help; by default `help` as a sentence."""
     group: Group = Group.LOOK
@@ -91,12 +93,12 @@ def verbs_of(package: str, only: str = "") -> list[Verb]:
     """The package's verb records in help order; only the one named `only`, if it is a verb."""
     folder = importlib.import_module(package)
     # Entry points are no verbs, and importing a module that runs as a program would load it twice.
-    files = {found.name for found in pkgutil.iter_modules(folder.__path__)} - {"main", "__main__"}
+    files = {module.name for module in pkgutil.iter_modules(folder.__path__)} - {"main", "__main__"}
     # A verb's file has its name.
     if (file := only.replace("-", "_")) in files and (verb := _record(package, file)):
         return [verb]
-    found = [verb for file in files if (verb := _record(package, file))]
-    return sorted(found, key=lambda verb: (verb.group, verb.name))
+    verbs = [verb for file in files if (verb := _record(package, file))]
+    return sorted(verbs, key=lambda verb: (verb.group, verb.name))
 
 
 def _record(package: str, file: str) -> Verb | None:
@@ -107,6 +109,8 @@ def _record(package: str, file: str) -> Verb | None:
 def fill(parser: argparse.ArgumentParser, verb: Verb, only: str = "") -> None:
     """Add a verb's arguments and subcommands to a parser, or `only` one of the subcommands."""
     verb.arguments(parser)
+    if verb.json:
+        parser.add_argument("--json", action="store_true", help=verb.json)
     if verb.run is not None:
         parser.set_defaults(run=verb.run, effects=verb.effects)
     if not verb.package:

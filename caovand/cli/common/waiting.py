@@ -1,4 +1,4 @@
-"""Parts shared by verbs that change the engine: request, wait for the outcome, report it."""
+"""Verbs that change the engine: request the change, wait for the outcome, and report it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from caovand.cli.common.client import DaemonClient, connect
 from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.verb import Group, Verb
 
-# A first start compiles kernels and reads weights from disk.
 PATIENCE_S = 3600.0
+"""A first start compiles kernels and reads weights from disk."""
 NOT_STARTING = ("STOPPED", "STOPPING")
 """States in which a new file or mode starts no engine: there is no outcome to wait for."""
 
@@ -24,7 +25,29 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=float, default=PATIENCE_S, metavar="S", help="longest wait, in seconds"
     )
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+
+
+def change_verb(
+    name: str,
+    *,
+    help: str,
+    epilog: str,
+    description: str = "",
+    arguments: Callable[[argparse.ArgumentParser], None] = arguments,
+    run: Callable[[argparse.Namespace], int] | None = None,
+) -> Verb:
+    """Define a verb that changes the engine; by default it requests `name` and waits."""
+    return Verb(
+        name=name,
+        group=Group.CHANGE,
+        effects=True,
+        help=help,
+        description=description,
+        epilog=epilog,
+        arguments=arguments,
+        json="print the answer as JSON",
+        run=run or (lambda args: change(args, name)),
+    )
 
 
 def change(args: argparse.Namespace, op: str, **more: Any) -> int:

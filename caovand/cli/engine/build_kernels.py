@@ -18,19 +18,19 @@ from caovand.cli.common.family import show
 from caovand.cli.common.progress import Screen
 from caovand.cli.engine.shared import ENGINE, engine_verb, root_of, world_of
 from caovand.core.facts.inventory import version_numbers
+from caovand.core.units import MIB
 from caovand.engines.registry import engine_of
 
 CANNOT = "build kernels"
-_MIB = 2**20
 Capability = tuple[int, int]
 
 
 def capability(text: str) -> Capability:
     """Parse 7.5 as (7, 5)."""
-    found = re.fullmatch(r"([1-9][0-9]?)\.([0-9])", text)
-    if found is None:
+    match = re.fullmatch(r"([1-9][0-9]?)\.([0-9])", text)
+    if match is None:
         raise argparse.ArgumentTypeError(f'{text} is not of the form "7.5"')
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def jobs(text: str) -> int:
@@ -63,7 +63,6 @@ def cards_and_jobs(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine build-kernels."""
     root = root_of(args)
     with safe_files.readable_by_all(), places.locked(root, CANNOT, make=False):
         engine = places.get(root, args.name, CANNOT) if args.name else places.current(root)
@@ -116,17 +115,19 @@ def build(
     jobs = jobs or known.compilers(here.cpus, here.available_mib)
     labels = []
     for card in cards:
-        wanted = known.needed(version_numbers(engine.version), card)
+        needed = known.needed(version_numbers(engine.version), card)
         world.say(
             f"building kernels for {sm_name(card)} in {kernels.folder_of(engine.path, card)}:"
-            f" {len(wanted)} in all, {jobs} compilers at once, minutes each"
+            f" {len(needed)} in all, {jobs} compilers at once, minutes each"
         )
-        made = kernels.build(engine, card, wanted, jobs, world)
+        made = kernels.build(engine, card, needed, jobs, world)
         if not made:
             world.say("      nothing was missing")
-        for one in made:
-            world.say(f"      {one.label}: {one.seconds:.0f} s, {one.size_bytes // _MIB} MiB")
-            labels.append(one.label)
+        for kernel in made:
+            world.say(
+                f"      {kernel.label}: {kernel.seconds:.0f} s, {kernel.size_bytes // MIB} MiB"
+            )
+            labels.append(kernel.label)
     return labels
 
 

@@ -52,8 +52,8 @@ def chosen_lock(args: argparse.Namespace, screen: Screen) -> lock.Lock:
         # WSL has no card on its PCI bus, but a driver that knows the card.
         here = on_the_bus(Path("/sys/bus/pci/devices")) or read_gpus({})
         build = "cuda" if here else "cpu"
-        why = "NVIDIA GPU found" if build == "cuda" else "no NVIDIA GPU found"
-        screen.say(f"build: {build} ({why}; --build overrides)")
+        reason = "NVIDIA GPU found" if build == "cuda" else "no NVIDIA GPU found"
+        screen.say(f"build: {build} ({reason}; --build overrides)")
     if build not in engine.install.versions:
         only = " and ".join(sorted(engine.install.versions))
         kinds = [kind for kind in registry.MODULES if _has(kind, build)]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from caovand.adapters.engine_install import commands, places, pythons
 from caovand.adapters.engine_install import wheels as wheel_files
-from caovand.adapters.engine_install.acquire import acquire, archives_of
 from caovand.adapters.files import safe_files
 from caovand.cli.common.family import show
 from caovand.cli.common.progress import Screen
@@ -28,19 +27,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine fetch."""
     screen = Screen(sys.stderr)
-    wanted = choice.chosen_lock(args, screen)
+    chosen = choice.chosen_lock(args, screen)
     folder = wheel_files.Folder(Path(args.wheels).absolute())
-    with safe_files.readable_by_all(), places.locked(folder.path, f"fetch {wanted.name}"):
+    with safe_files.readable_by_all(), places.locked(folder.path, f"fetch {chosen.name}"):
         # A Python that uv installs goes there too, because fetching needs no root.
-        if args.with_python and not archives_of(wanted.python, folder.path):
-            screen.say(f"downloading Python {wanted.python} into {folder.path}")
-            acquire(wanted.python, folder.path, os.environ, commands.run, True)
-        python = pythons.find(wanted.python, args.python, folder.path, os.environ, commands.run)
-        wheel_files.download(wanted, python.path, folder, commands.run, screen.progress)
-    result = {"wheels": str(folder.path), "count": len(wanted.pins)}
-    show(args, result, f"{folder.path} has all {len(wanted.pins)} files of {wanted.name}")
+        if args.with_python and not pythons.find_archives(chosen.python, folder.path):
+            screen.say(f"downloading Python {chosen.python} into {folder.path}")
+            uv_python = pythons.UvPython(chosen.python, folder.path, commands.run)
+            uv_python.download(os.environ, keep_archive=True)
+        python = pythons.find(chosen.python, args.python, folder.path, os.environ, commands.run)
+        wheel_files.download(chosen, python.path, folder, commands.run, screen.progress)
+    result = {"wheels": str(folder.path), "count": len(chosen.pins)}
+    show(args, result, f"{folder.path} has all {len(chosen.pins)} files of {chosen.name}")
     return 0
 
 

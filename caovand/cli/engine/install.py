@@ -56,26 +56,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine install."""
     screen = Screen(sys.stderr)
-    wanted = choice.chosen_lock(args, screen)
-    if wanted.build == "cuda":
+    chosen = choice.chosen_lock(args, screen)
+    if chosen.build == "cuda":
         here = read_gpus({})
-        check_driver(wanted, here)
+        check_driver(chosen, here)
         if here and not args.capability:
-            compiled_for(wanted, tuple(sorted({gpu.compute_capability for gpu in here})))
+            compiled_for(chosen, tuple(sorted({gpu.compute_capability for gpu in here})))
     root, world = root_of(args), world_of(screen)
-    source = registry.engine_of(wanted.kind).install.source
+    source = registry.engine_of(chosen.kind).install.source
     engine = install.install(
         install.InstallRequest(
-            lock=wanted,
+            lock=chosen,
             root=root,
             python=args.python,
             offline=Path(args.wheels).absolute() if args.wheels else None,
-            plugin=_plugin(args.plugin, wanted),
+            plugin=_plugin(args.plugin, chosen),
             again=args.again,
             public=os.geteuid() == 0 and root == places.DEFAULT_ROOT,
-            compilers=_compilers(args, wanted, source, root) if source else BuildOptions(),
+            compilers=_compilers(args, chosen, source, root) if source else BuildOptions(),
         ),
         world,
     )
@@ -158,10 +157,10 @@ def _plugin(chosen: str | None, wanted: lock.Lock) -> Path | None:
         return Path(chosen).absolute()
     if wanted.build != "cuda" or not takes:
         return None
-    found = sorted(PACKAGED_PLUGINS.glob("caovan_vllm_sm75_turbo3-*.whl"))
+    wheels = sorted(PACKAGED_PLUGINS.glob("caovan_vllm_sm75_turbo3-*.whl"))
     if (CHECKOUT_PLUGIN / "pyproject.toml").is_file():
-        found.append(CHECKOUT_PLUGIN)
-    return found[-1] if found else None
+        wheels.append(CHECKOUT_PLUGIN)
+    return wheels[-1] if wheels else None
 
 
 VERB = engine_verb(

@@ -15,9 +15,8 @@ from caovand.engines import registry
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine list."""
     root = FAMILY.root_of(args, _of_daemon)
-    found, begun = places.engines(root), places.unfinished(root)
+    engines, begun = places.engines(root), places.unfinished(root)
     now = {
         kind: engine.name
         for kind in registry.MODULES
@@ -30,16 +29,16 @@ def run(args: argparse.Namespace) -> int:
                     "root": str(root),
                     "current": now.get(FIRST_KIND),
                     "in_use": now,
-                    "engines": [engine_document(engine) for engine in found],
+                    "engines": [engine_document(engine) for engine in engines],
                     "unfinished": begun,
                 }
             )
         )
         return 0
-    for engine in found:
+    for engine in engines:
         mark = "*" if engine.name in now.values() else " "
         print(f"{mark} {engine.name:24} {describe_engine(engine, aligned=True)}")
-    if not found:
+    if not engines:
         print(f"no engine in {root}; install one with: sudo caovanctl engine install")
     for name in begun:
         print(

@@ -10,7 +10,6 @@ from caovand.cli.engine.shared import engine_verb, name_argument, root_of
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine remove."""
     with places.locked(root_of(args), f"remove {args.name}", make=False):
         places.remove(root_of(args), args.name)
     kept = root_of(args) / ".wheels"

@@ -11,7 +11,6 @@ from caovand.cli.engine.shared import engine_verb, root_of
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine rollback."""
     with places.locked(root_of(args), "roll back", make=False):
         engine = places.rollback(root_of(args), args.kind)
     text = (

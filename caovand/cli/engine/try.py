@@ -20,7 +20,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine try."""
     from caovand.lab import engine_trial  # noqa: PLC0415
 
     return engine_trial.run(args)

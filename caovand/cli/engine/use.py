@@ -10,7 +10,6 @@ from caovand.cli.engine.shared import engine_verb, name_argument, root_of
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine use."""
     with places.locked(root_of(args), f"use {args.name}", make=False):
         places.switch(root_of(args), args.name)
     text = f"{args.name} is in use; run sudo caovanctl reload to switch a running daemon to it"

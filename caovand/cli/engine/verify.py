@@ -23,30 +23,29 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine verify."""
     screen, root = Screen(sys.stderr), root_of(args)
-    documents = [_verified(engine, screen, quiet=args.json) for engine in _chosen(args, root)]
+    documents = [_verify(engine, screen, quiet=args.json) for engine in _choose_engines(args, root)]
     if args.json:
         print(json.dumps(documents[0] if args.name else {"engines": documents}, default=str))
-    return 1 if any(one["damage"] for one in documents) else 0
+    return 1 if any(document["damage"] for document in documents) else 0
 
 
-def _chosen(args: argparse.Namespace, root: Path) -> list[places.InstalledEngine]:
+def _choose_engines(args: argparse.Namespace, root: Path) -> list[places.InstalledEngine]:
     """The named engine, else those in use, filtered by kind if one is named."""
     if args.name:
         return [places.get(root, args.name, f"verify {args.name}")]
     kinds = [args.kind] if args.kind else list(registry.MODULES)
-    found = [engine for kind in kinds if (engine := places.current(root, kind)) is not None]
-    if not found:
+    engines = [engine for kind in kinds if (engine := places.current(root, kind)) is not None]
+    if not engines:
         raise EngineError(
             "verify the engine",
             f"none is in use in {root}",
             "install one with sudo caovanctl engine install",
         )
-    return found
+    return engines
 
 
-def _verified(engine: places.InstalledEngine, screen: Screen, *, quiet: bool) -> dict[str, Any]:
+def _verify(engine: places.InstalledEngine, screen: Screen, *, quiet: bool) -> dict[str, Any]:
     """Check an engine and return its document; for people, also print its findings and a
     summary."""
     damage, proof = verify.verify(engine, commands.run, screen.progress)

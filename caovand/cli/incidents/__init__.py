@@ -13,12 +13,7 @@ from caovand.cli.common.errors import Exit
 from caovand.cli.common.verb import Verb
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-
-
 def run(args: argparse.Namespace) -> int:
-    """incidents."""
     with connect(args) as client:
         rows = client.ask("incidents")["incidents"]
     if args.json:
@@ -47,7 +42,7 @@ VERB = Verb(
     " tokens are removed; the engine's log is included.",
     epilog="examples: caovanctl incidents; caovanctl incidents show 3;"
     " caovanctl incidents bundle 3 incident.tar.gz",
-    arguments=arguments,
+    json="print it as JSON",
     run=run,
     package=__name__,
 )

@@ -18,7 +18,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """incidents bundle."""
     with connect(args) as client:
         contents = fetch_all(client, args.number)
     archive.write(args.file, f"incident-{args.number}", contents)

@@ -26,14 +26,14 @@ def fetch(client: DaemonClient, number: int, name: str) -> tuple[Mapping[str, in
     data = bytearray()
     for _ in range(MAX_PIECES):
         answer = client.ask("incident", number=number, file=name, offset=len(data))
-        files, piece, following = _validated(answer, number)
+        files, piece, following = _validate(answer, number)
         data += piece
         if following is None:
             return files, bytes(data)
         if following != len(data) or not piece:
-            raise _malformed(number, f"{name} goes on at byte {following} after {len(data)}")
+            raise _malformed_error(number, f"{name} goes on at byte {following} after {len(data)}")
         _check_size(number, len(data))
-    raise _malformed(number, f"{name} comes in more than {MAX_PIECES} pieces")
+    raise _malformed_error(number, f"{name} comes in more than {MAX_PIECES} pieces")
 
 
 def fetch_all(client: DaemonClient, number: int) -> dict[str, bytes]:
@@ -49,27 +49,27 @@ def fetch_all(client: DaemonClient, number: int) -> dict[str, bytes]:
 
 def _check_size(number: int, size: int) -> None:
     if size > MAX_BYTES:
-        raise _malformed(number, f"it has more than {MAX_BYTES >> 20} MiB")
+        raise _malformed_error(number, f"it has more than {MAX_BYTES >> 20} MiB")
 
 
-def _validated(answer: Any, number: int) -> tuple[Mapping[str, int], bytes, int | None]:
+def _validate(answer: Any, number: int) -> tuple[Mapping[str, int], bytes, int | None]:
     """Names and sizes, bytes and next offset of a validated reply."""
     try:
         files, following = dict(answer["files"]), answer["next"]
         piece = base64.b64decode(answer["data"], validate=True)
     except (LookupError, TypeError, ValueError):
-        raise _malformed(number, "an answer is malformed") from None
+        raise _malformed_error(number, "an answer is malformed") from None
     if not (following is None or type(following) is int):
-        raise _malformed(number, "an answer is malformed")
+        raise _malformed_error(number, "an answer is malformed")
     if len(files) > MAX_FILES:
-        raise _malformed(number, f"it has {len(files)} files, more than {MAX_FILES}")
+        raise _malformed_error(number, f"it has {len(files)} files, more than {MAX_FILES}")
     for name in files:
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-            raise _malformed(number, f"{str(name)[:100]!r} is not a file name")
+            raise _malformed_error(number, f"{str(name)[:100]!r} is not a file name")
     return files, piece, following
 
 
-def _malformed(number: int, fact: str) -> CommandError:
+def _malformed_error(number: int, fact: str) -> CommandError:
     return CommandError(
         Exit.FAILED,
         f"cannot read incident {number}: {fact}",

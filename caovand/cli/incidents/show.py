@@ -21,7 +21,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """incidents show."""
     with connect(args) as client:
         files, report = fetch(client, args.number, REPORT)
         if args.json:

@@ -43,12 +43,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reasoning-effort", choices=EFFORTS, help="reasoning effort of requests that set none"
     )
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """key add."""
-    wanted = {
+    limits = {
         "models": [name.strip() for name in args.models.split(",") if name.strip()],
         "rpm": args.rpm,
         "tokens_per_day": args.tokens_per_day,
@@ -58,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         "reasoning_effort": args.reasoning_effort,
     }
     with connect(args) as client:
-        answer = client.ask("key_add", name=args.name, **wanted)
+        answer = client.ask("key_add", name=args.name, **limits)
     if args.json:
         print(json.dumps(answer))
         return Exit.DONE
@@ -75,6 +73,7 @@ VERB = Verb(
     " is no longer accepted.",
     epilog="example: caovanctl key add alice --models my-model --rpm 60",
     arguments=arguments,
+    json="print it as JSON",
     effects=True,
     run=run,
 )

@@ -18,12 +18,7 @@ NO_KEY = NO_DEFAULTS = "-"
 DEFAULTS = {"temperature": "temperature", "max_tokens": "tokens", "reasoning_effort": "effort"}
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-
-
 def run(args: argparse.Namespace) -> int:
-    """key list."""
     with connect(args) as client:
         answer = client.ask("keys")
     if args.json:
@@ -56,8 +51,8 @@ def show(answer: Mapping[str, Any]) -> None:
 
 
 def _defaults(key: Mapping[str, Any]) -> str:
-    found = (f"{title} {key[name]}" for name, title in DEFAULTS.items() if key[name] is not None)
-    return "\n".join(found) or NO_DEFAULTS
+    defaults = (f"{title} {key[name]}" for name, title in DEFAULTS.items() if key[name] is not None)
+    return "\n".join(defaults) or NO_DEFAULTS
 
 
 def _number(value: int | None) -> str:
@@ -68,6 +63,6 @@ VERB = Verb(
     name="list",
     help="list the keys, and what each has used by day",
     epilog="example: caovanctl key list --json",
-    arguments=arguments,
+    json="print it as JSON",
     run=run,
 )

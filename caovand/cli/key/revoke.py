@@ -12,11 +12,9 @@ from caovand.cli.common.verb import Verb
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="a name in `caovanctl key list`")
-    parser.add_argument("--json", action="store_true", help="print the keys left as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """key revoke."""
     with connect(args) as client:
         answer = client.ask("key_revoke", name=args.name)
     if args.json:
@@ -35,6 +33,7 @@ VERB = Verb(
     " key is left, nobody can use the gateway.",
     epilog="example: caovanctl key revoke alice",
     arguments=arguments,
+    json="print the keys left as JSON",
     effects=True,
     run=run,
 )

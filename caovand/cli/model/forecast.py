@@ -43,12 +43,12 @@ def foresee(args: argparse.Namespace, name: str, described: Path, path: Path) ->
         raise CommandError(Exit.FAILED, f"cannot plan {name}: {text}") from None
 
 
-def preferred(args: argparse.Namespace, found: Sequence[Variant]) -> Variant:
+def choose_variant(args: argparse.Namespace, variants: Sequence[Variant]) -> Variant:
     """The GGUF model that suits the machine best."""
     daemon = {} if args.inventory else running(args.runtime)
-    _, seen = _survey(args, daemon, found[0].files[0].path)
+    _, seen = _survey(args, daemon, variants[0].files[0].path)
     cards = sum(gpu.free_mib for gpu in seen.gpus)
-    return gguf.preferred_variant(found, cards << 20, seen.host.available_mib << 20)
+    return gguf.preferred_variant(variants, cards << 20, seen.host.available_mib << 20)
 
 
 def _survey(
@@ -59,24 +59,24 @@ def _survey(
     return config, inspect(config, args.inventory, daemon.get("engine_pid"), source=source)
 
 
-def show(found: PlannedEngine, console: Console) -> bool:
+def show(planned: PlannedEngine, console: Console) -> bool:
     """Print a summary of the plan; return whether the model can run."""
-    console.print(Text("; ".join(_highlights(found)), style="bold"))
-    memory = found.memory
+    console.print(Text("; ".join(_highlights(planned)), style="bold"))
+    memory = planned.memory
     if memory is None:
         return True
-    show_memory(found, memory, console)
-    for warning in found.plan.warnings:
+    show_memory(planned, memory, console)
+    for warning in planned.plan.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
     return memory.fits is not False
 
 
-def _highlights(found: PlannedEngine) -> Iterator[str]:
+def _highlights(planned: PlannedEngine) -> Iterator[str]:
     """The settings that matter most in a plan."""
-    cards = len(found.cards)
+    cards = len(planned.cards)
     yield f"planned for {cards} GPU{'s' * (cards > 1)}" if cards else "planned for the CPU"
-    memory = found.memory
+    memory = planned.memory
     if memory and memory.parts:
         yield f"weights {memory.weights_mib / 1024:.2f} GiB{' a card' * (cards > 1)}"
-    if found.plan.mtp:
-        yield f"MTP {found.plan.mtp}"
+    if planned.plan.mtp:
+        yield f"MTP {planned.plan.mtp}"

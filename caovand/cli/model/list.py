@@ -15,26 +15,25 @@ from caovand.core.printable import one_line
 
 
 def run(args: argparse.Namespace) -> int:
-    """model list."""
     root = FAMILY.root_of(args, _of_daemon)
-    found, begun = folders.models(root), folders.unfinished(root)
+    pulled, begun = folders.models(root), folders.unfinished(root)
     if args.json:
-        models = [model_document(place.folder, made) for place, made in found]
-        rows = [asdict(one) for one in begun]
+        models = [model_document(place.folder, made) for place, made in pulled]
+        rows = [asdict(pull) for pull in begun]
         print(json.dumps({"root": str(root), "models": models, "unfinished": rows}))
         return 0
-    for place, made in found:
+    for place, made in pulled:
         at = made.commit[:12] or made.revision
         print(
             f"{one_line(made.name):40} {gib(made.size_bytes):>11}  {one_line(at):12} "
             f" {made.pulled_at[:10]}  {place.folder}"
         )
-    if not found:
+    if not pulled:
         print(f"no model in {root}; download one with: sudo caovanctl model pull OWNER/NAME")
-    for one in begun:
+    for pull in begun:
         print(
-            f"note: {one_line(one.name)} is not complete, {gib(one.done_bytes)} of"
-            f" {gib(one.size_bytes)}: pull it again to continue, or remove it",
+            f"note: {one_line(pull.name)} is not complete, {gib(pull.done_bytes)} of"
+            f" {gib(pull.size_bytes)}: pull it again to continue, or remove it",
             file=sys.stderr,
         )
     return 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from caovand.adapters import model_folder
 from caovand.adapters.model_pull import named
 from caovand.adapters.model_pull.errors import PullError
-from caovand.cli.common.doctor_facts import SERVICE_USER
+from caovand.adapters.privileges import engine_user
 from caovand.cli.common.family import show
 from caovand.cli.common.survey import SYSTEM_CONFIG, configuration, file_to_edit, inspect
 from caovand.cli.model.shared import gib, world
@@ -24,7 +24,7 @@ KINDS = tuple(kind for kind in registry.MODULES if registry.engine_of(kind).mode
 
 
 def run(args: argparse.Namespace, engine: Engine) -> int:
-    """model pull --from an engine."""
+    """Pull a model from an engine's own store (`--from`)."""
     models = engine.models
     assert models is not None
     refused = {"--revision": args.revision, "--to": args.to, "--trust-code": args.trust_code}
@@ -49,17 +49,19 @@ def run(args: argparse.Namespace, engine: Engine) -> int:
         )
         raise PullError(f"pull {args.model}", fact, remedy)
     environ = _environ(os.environ)
-    folders = [Path(one) for one in models.folders(config, environ)]
-    folder = next((one for one in folders if one.is_dir()), folders[0])  # the engine will create it
+    folders = [Path(folder) for folder in models.folders(config, environ)]
+    folder = next(
+        (place for place in folders if place.is_dir()), folders[0]
+    )  # the engine will create it
     here = world()
     here.say(f"{args.model}: {engine.title} {machine.engine.version} downloads it into {folder}")
     named.pull(models.pull, machine.engine.executable, folder, args.model, here)
     card = model_folder.read_named(models, config, environ)
     assert card.gguf is not None  # the card was read from a GGUF file
-    found = {"name": args.model, "path": card.path, "size_bytes": card.gguf.size}
+    result = {"name": args.model, "path": card.path, "size_bytes": card.gguf.size}
     show(
         args,
-        found,
+        result,
         f"{args.model} is complete: {gib(card.gguf.size)}\nin {file_to_edit(args)}:"
         f' [model] path = "{args.model}" and [engine] kind = "{engine.name}"',
     )
@@ -69,7 +71,7 @@ def run(args: argparse.Namespace, engine: Engine) -> int:
 def _environ(environ: Mapping[str, str]) -> Mapping[str, str]:
     """Root downloads on behalf of the service, which has another home."""
     try:
-        home = pwd.getpwnam(SERVICE_USER).pw_dir if os.geteuid() == 0 else ""
+        home = pwd.getpwnam(engine_user.SERVICE_USER).pw_dir if os.geteuid() == 0 else ""
     except KeyError:
         home = ""
     return {**environ, "HOME": home} if home else environ

@@ -56,7 +56,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """model pull."""
     # Importing requests takes longer than running most verbs.
     from caovand.adapters.model_pull import headers, offer, pull  # noqa: PLC0415
     from caovand.adapters.model_pull.client import HubClient  # noqa: PLC0415
@@ -75,25 +74,28 @@ def run(args: argparse.Namespace) -> int:
     hub = hubs.find_hub(args.hub, os.environ)
     folders.require_own(_place(args, args.model).root, f"pull {args.model}")
     client, here = HubClient(hub, hubs.token_for(hub, os.environ), os.environ), world()
-    wanted = offer.RequestedModel(
-        *asked, args.revision, args.trust_code, lambda found: forecast.preferred(args, found)
+    requested = offer.RequestedModel(
+        *asked,
+        args.revision,
+        args.trust_code,
+        lambda variants: forecast.choose_variant(args, variants),
     )
-    found = offer.read(client, here, wanted)
-    place = _place(args, found.title)
-    pull.require_replaceable(place, f"pull {found.title}")
-    _report(here, found, hub.title)
-    model = place.folder / found.model
+    offered = offer.read(client, here, requested)
+    place = _place(args, offered.title)
+    pull.require_replaceable(place, f"pull {offered.title}")
+    _report(here, offered, hub.title)
+    model = place.folder / offered.model
     try:
-        with headers.fetch_headers(client, here, found) as described:
-            planned = forecast.foresee(args, found.title, described / found.model, model)
-        obstacle = None if forecast.show(planned, console(stderr=True)) else _too_large(found)
+        with headers.fetch_headers(client, here, offered) as described:
+            planned = forecast.foresee(args, offered.title, described / offered.model, model)
+        obstacle = None if forecast.show(planned, console(stderr=True)) else _too_large(offered)
     except CommandError as problem:
         obstacle = Problem("", problem.message, "fix that first, or download it with --force")
     if obstacle and not args.force:
         raise PullError(obstacle.cannot, obstacle.fact, obstacle.remedy)
     if obstacle:
         here.say(f"note: {obstacle.message}; pulled anyway (--force)")
-    made = pull.pull(client, here, found, place)
+    made = pull.pull(client, here, offered, place)
     if closed := folders.closed_to_others(place.folder):
         here.say(
             f"note: the service's user may not enter {closed}: run `chmod a+x {closed}`, or pull"
@@ -115,29 +117,31 @@ def _place(args: argparse.Namespace, name: str) -> ModelFolders:
     return folders.place_of(root_of(args), name)
 
 
-def _too_large(found: Offer) -> Problem:
+def _too_large(offered: Offer) -> Problem:
     """The problem of a model that does not fit; the forecast printed above suggests remedies."""
     return Problem(
-        f"pull {found.title}",
+        f"pull {offered.title}",
         "it will not fit this machine",
         (
             "choose a GGUF model of fewer bits, or a smaller one"
-            if found.variant
+            if offered.variant
             else "choose a smaller checkpoint, or one in 4 bits (AWQ, GPTQ) or fp8"
         )
-        + f"; --force downloads {gib(found.selection.size_bytes)} anyway",
+        + f"; --force downloads {gib(offered.selection.size_bytes)} anyway",
     )
 
 
-def _report(here: World, found: Offer, title: str) -> None:
+def _report(here: World, offered: Offer, title: str) -> None:
     """Print what will be downloaded, and what will be skipped."""
-    at = f"commit {found.commit[:12]}" if found.commit else f"revision {found.revision}"
-    count = len(found.selection.files)
-    here.say(f"{found.title} from {title}, {at}: {count} files, {gib(found.selection.size_bytes)}")
-    for kind, names in found.selection.left_out:
+    at = f"commit {offered.commit[:12]}" if offered.commit else f"revision {offered.revision}"
+    count = len(offered.selection.files)
+    here.say(
+        f"{offered.title} from {title}, {at}: {count} files, {gib(offered.selection.size_bytes)}"
+    )
+    for kind, names in offered.selection.left_out:
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         here.say(f"  left out, {kind}: {', '.join(names[:MAX_NAMED])}{more}")
-    if found.selection.of(selection.CODE):
+    if offered.selection.of(selection.CODE):
         here.say(
             "  Python code runs inside the engine where [model] trust_remote_code allows it; most"
             " models need none, and --trust-code downloads it"

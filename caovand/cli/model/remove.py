@@ -16,11 +16,10 @@ from caovand.cli.model.shared import gib, model_argument, model_verb, root_of
 
 
 def run(args: argparse.Namespace) -> int:
-    """model remove."""
     place, what = folders.find(root_of(args), args.model), f"remove {args.model}"
     begun = place.staging.is_dir()
     made = None if begun and not place.folder.exists() else folders.require(place, what)
-    if made and any(_same(place.folder, used) for used in _used(args)):
+    if made and any(_same(place.folder, used) for used in _used_models(args)):
         raise PullError(
             what, "it is the model that caovan serves", "set another [model] path and reload first"
         )
@@ -32,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _used(args: argparse.Namespace) -> Iterator[str]:
+def _used_models(args: argparse.Namespace) -> Iterator[str]:
     """The models of the running daemon and of its configuration, as far as known."""
     daemon = running(args.runtime)
     yield daemon.get("model") or ""

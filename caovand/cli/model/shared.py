@@ -14,8 +14,8 @@ from caovand.adapters.model_pull.world import World
 from caovand.cli.common.family import VerbFamily
 from caovand.cli.common.progress import Screen
 from caovand.core.model_source.manifest import Manifest
+from caovand.core.units import GIB
 
-GIB = 1 << 30
 FAMILY = VerbFamily(
     things="models",
     variable=folders.ROOT_VARIABLE,

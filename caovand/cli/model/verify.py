@@ -11,7 +11,6 @@ from caovand.cli.model.shared import gib, model_argument, model_verb, root_of, w
 
 
 def run(args: argparse.Namespace) -> int:
-    """model verify."""
     place = folders.find(root_of(args), args.model)
     made = folders.require(place, f"verify {args.model}")
     here = world()

@@ -20,7 +20,6 @@ from caovand.cli.top.watcher import Watcher
 
 
 def run(args: argparse.Namespace) -> int:
-    """top."""
     out = console()
     look = TerminalStyle(
         unicode=takes_unicode(sys.stdout),
@@ -31,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         if _is_screen(out):
             return live.run(out, watcher, look)
         view = watcher.first()
-    for line in screen.once(view, out.width, look):
+    for line in screen.one_off(view, out.width, look):
         out.print(line)
     return Exit.DONE if view.status["state"] == "SERVING" else Exit.NOT_SERVING
 

@@ -20,7 +20,7 @@ ASK_S = 1.0
 MIN_S = 0.2  # between two polls, however many keys are typed
 DRAW_S = 0.5
 """Interval of redrawing replies; keys and size changes are handled at once."""
-OF_KEYS = {
+KEY_PAGES = {
     "l": ScreenPage.LOG,
     "i": ScreenPage.INCIDENTS,
     "r": ScreenPage.REQUESTS,
@@ -103,13 +103,13 @@ def _show(terminal: Terminal, poller: StatusPoller, look: TerminalStyle) -> int:
         if shown is None or state[:2] != shown[:2] or (state[2] is not shown[2] and due_s <= 0):
             terminal.show(screen.lines(state[2], page, *state[1], look), state[1])
             drawn_at, shown, due_s = now, state, DRAW_S
-        found = terminal.wait(None if state[2] is shown[2] else max(due_s, 0.0))
-        if found.ended_by is not None:
-            return 128 + found.ended_by
-        if found.stopped:
+        woken = terminal.wait(None if state[2] is shown[2] else max(due_s, 0.0))
+        if woken.ended_by is not None:
+            return 128 + woken.ended_by
+        if woken.stopped:
             terminal.stop()
             shown = None
-        for key in found.keys:
+        for key in woken.keys:
             if key == "q":
                 return Exit.DONE
             page = _on_key(key, page, poller)
@@ -121,9 +121,9 @@ def _on_key(key: str, page: ScreenPage, poller: StatusPoller) -> ScreenPage:
         if key in screen.MODE_KEYS:
             poller.choose(screen.MODE_KEYS[key])
         return ScreenPage.MAIN
-    wanted = ScreenPage.MAIN if key == ESCAPE else OF_KEYS.get(key, page)
-    if wanted is page and key in OF_KEYS:
-        wanted = ScreenPage.MAIN  # the page's key toggles it
-    if wanted is not page:
-        poller.turn_to(wanted)
-    return wanted
+    target = ScreenPage.MAIN if key == ESCAPE else KEY_PAGES.get(key, page)
+    if target is page and key in KEY_PAGES:
+        target = ScreenPage.MAIN  # the page's key toggles it
+    if target is not page:
+        poller.turn_to(target)
+    return target

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from caovand.cli import status
+from caovand.cli.common import status_lines
 from caovand.cli.common.drawing import (
     BARS,
     COLOURS,
@@ -38,19 +38,19 @@ LETTERS = {
     "others": "o", "used": "#", "free": ".",
 }  # fmt: skip
 NAMES = {**LEGEND, "graphs": "graphs", "engine": "rest", "others": "others", "used": "used"}
-# List in the recent readings, label and unit.
 SPARKS = (
     ("generation_tokens_per_s", "generated", "tokens/s"),
     ("prompt_tokens_per_s", "prompts", "tokens/s"),
     ("requests_per_s", "requests", "a second"),
 )
+"""List in the recent readings, label and unit."""
 
 
 def progress(answer: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterator[Text]:
     """A progress bar for the start, if its phase reports progress."""
     if answer["progress"] is not None and not answer["served"]:
         drawn = _gauge(answer["progress"], _columns(width, SPARK_NUMBERS), "cyan", look)
-        yield status.row("progress", "").append(drawn).append(f"  {answer['progress']:.0%}")
+        yield status_lines.row("progress", "").append(drawn).append(f"  {answer['progress']:.0%}")
 
 
 def speed(recent: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterator[Text]:
@@ -66,7 +66,7 @@ def speed(recent: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterato
             )
             current = values[-1] if recent["age_s"][-1] < CURRENT_S else None
             now = "" if current is None else f"{number(current)} {unit}, "
-            yield status.row(label, drawn, "green").append(
+            yield status_lines.row(label, drawn, "green").append(
                 f"  {now}max {number(max(known))}", style="default"
             )
 
@@ -90,12 +90,14 @@ def activity(figures: Mapping[str, Any], width: int, look: TerminalStyle) -> Ite
     under_way = f"{figures['running']:.0f} running, {figures['waiting']:.0f} waiting"
     if figures["prefix_hits"] is not None:
         under_way += f", prefix hits {figures['prefix_hits']:.0%}"
-    yield status.row("activity", under_way, "yellow" if figures["waiting"] else "")
+    yield status_lines.row("activity", under_way, "yellow" if figures["waiting"] else "")
     used = figures["kv_cache_usage"]
     colour = "yellow" if used > 0.9 else "green"
     drawn = _gauge(used, _columns(width, SPARK_NUMBERS), colour, look)
-    yield status.row("KV cache", "").append(drawn).append(f"  {used:.0%} used", style="default")
-    yield from status.pace(figures, width)
+    yield (
+        status_lines.row("KV cache", "").append(drawn).append(f"  {used:.0%} used", style="default")
+    )
+    yield from status_lines.pace(figures, width)
 
 
 def cards(answer: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterator[Text]:
@@ -105,24 +107,24 @@ def cards(answer: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterato
     for gpu in answer["gpus"]:
         label = f"GPU {gpu['index']}"
         if gpu["fault"]:
-            yield status.row(label, gpu["fault"], "red")
+            yield status_lines.row(label, gpu["fault"], "red")
             continue
         sizes = shares(gpu, memory.get(gpu["index"]))
         seen = {name: max(size, seen.get(name, 0.0)) for name, size in sizes.items()}
-        line = status.row(label, "")
+        line = status_lines.row(label, "")
         for name, count in cells(sizes, gpu["total_mib"], _columns(width, CARD_NUMBERS)):
             line.append(_glyph(name, look) * count, style=COLOURS[name])
         yield line.append(f"  {card_text.load(gpu)}", style="default")
         if slow := card_text.slowdown(gpu):
-            yield status.row("", slow, "yellow")
+            yield status_lines.row("", slow, "yellow")
     named = [name for name, size in seen.items() if name != "free" and round(size)]
     if named and named != ["used"]:
-        legend = status.row("", "GiB:")
+        legend = status_lines.row("", "GiB:")
         for name in named:
             text = f"  {_glyph(name, look)} {NAMES[name]} {seen[name] / 1024:.1f}"
             if legend.cell_len + len(text) > width:
                 yield legend
-                legend = status.row("", "    ")
+                legend = status_lines.row("", "    ")
             legend.append(text, style=COLOURS[name])
         yield legend
 
@@ -145,41 +147,39 @@ def shares(gpu: Mapping[str, Any], memory: Mapping[str, Any] | None) -> dict[str
     return {**sizes, "engine": left, "others": used - engine, "free": free}
 
 
-def processes(found: Sequence[CardProcess], width: int) -> Iterator[Text]:
-    """Processes by card, largest memory first.
-
-    Host usage columns are dropped, last one first, if commands need the room.
-    """
-    if not found:
+def processes(rows: Sequence[CardProcess], width: int) -> Iterator[Text]:
+    """Processes by card, largest memory first. Columns of host usage are dropped, the last one
+    first, if commands need the width."""
+    if not rows:
         return
     room = width - PROCESS_COLUMNS - MIN_COMMAND
     shown = [size for size in accumulate(size for _, size in HOST_COLUMNS) if size <= room]
     names = HOST_COLUMNS[: len(shown)]
     head = "".join(f"{name:>{size}}" for name, size in names)
     yield Text(f"  {'pid':>7} {'user':<10} GPU {'MiB':>8}{head}  command", style="dim")
-    for one in sorted(found, key=lambda one: (one.gpu, -one.mib, one.pid)):
+    for one in sorted(rows, key=lambda process: (process.gpu, -process.mib, process.pid)):
         user, command = one.user or "?", one.command or "not visible from here"
         texts = zip(_host_use(one), names, strict=False)
         uses = "".join(f"{text:>{size}}" for text, (_, size) in texts)
         yield Text(f"  {one.pid:>7} {user[:10]:<10} {one.gpu:>3} {one.mib:>8,}{uses}  {command}")
 
 
-def _host_use(one: CardProcess) -> tuple[str, str, str]:
+def _host_use(process: CardProcess) -> tuple[str, str, str]:
     """Texts of HOST_COLUMNS, empty if unknown."""
     return (
-        "" if one.cores is None else f"{one.cores:.0%}",
-        "" if one.host_mib is None else f"{one.host_mib:,}",
-        "" if one.age_s is None else status.duration(one.age_s),
+        "" if process.cores is None else f"{process.cores:.0%}",
+        "" if process.host_mib is None else f"{process.host_mib:,}",
+        "" if process.age_s is None else status_lines.duration(process.age_s),
     )
 
 
-def event_lines(found: Sequence[EventLine]) -> list[Text]:
+def event_lines(events: Sequence[EventLine]) -> list[Text]:
     """The daemon's latest events, the newest last."""
     lines = []
-    for one in found:
-        style = {"failure": "red", "incident": "yellow"}.get(one.kind, "default")
-        line = Text().append(f"  {one.moment}  {one.kind:<8} ", style="dim")
-        lines.append(line.append(one.text, style=style))
+    for event in events:
+        style = {"failure": "red", "incident": "yellow"}.get(event.kind, "default")
+        line = Text().append(f"  {event.moment}  {event.kind:<8} ", style="dim")
+        lines.append(line.append(event.text, style=style))
     return lines
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rich.text import Text
 
-from caovand.cli import status
+from caovand.cli.common import status_lines
 from caovand.cli.top import parts
 from caovand.cli.top.view import ScreenPage, TerminalStyle, View
 from caovand.core.config.schema import MODES
@@ -62,26 +62,26 @@ def lines(view: View, page: ScreenPage, width: int, height: int, look: TerminalS
     """Exactly `height` lines of at most `width` columns."""
     if width < MIN_WIDTH or height < MIN_HEIGHT:
         need = f"needs {MIN_WIDTH}x{MIN_HEIGHT}, this is {width}x{height}; q quits"
-        found = [Text("caovanctl top"), *map(Text, _wrap(need, width))]
-        return _fit(found[:height], width, height, look)
+        rows = [Text("caovanctl top"), *map(Text, _wrap(need, width))]
+        return _fit(rows[:height], width, height, look)
     room = height - 1
     if page is ScreenPage.HELP:
-        found = [Text("caovanctl top", style="bold"), Text(), *map(Text, HELP)]
+        rows = [Text("caovanctl top", style="bold"), Text(), *map(Text, HELP)]
     elif page in (ScreenPage.LOG, ScreenPage.INCIDENTS, ScreenPage.REQUESTS):
         body = view.body if view.page is page else ()
         above = [_header(view), *_note(view)]
-        found = [*above, *map(Text, body[-(room - len(above)) :])]
+        rows = [*above, *map(Text, body[-(room - len(above)) :])]
     else:
-        found = main(view, width, room, look)
-    found = _fit(found[:room], width, room, look)
-    return [*found, *_fit([_footer(view, page, width)], width, 1, look)]
+        rows = main(view, width, room, look)
+    rows = _fit(rows[:room], width, room, look)
+    return [*rows, *_fit([_footer(view, page, width)], width, 1, look)]
 
 
-def once(view: View, width: int, look: TerminalStyle) -> list[Text]:
+def one_off(view: View, width: int, look: TerminalStyle) -> list[Text]:
     """The main page for one-off output: as many lines as needed, and the latest events."""
     latest = replace(view, event_lines=view.event_lines[-MAX_EVENTS:])
-    found = main(latest, width, WITHOUT_LIMIT, look)
-    return _fit(found, width, len(found), look)
+    rows = main(latest, width, WITHOUT_LIMIT, look)
+    return _fit(rows, width, len(rows), look)
 
 
 def main(view: View, width: int, room: int, look: TerminalStyle) -> list[Text]:
@@ -93,9 +93,9 @@ def main(view: View, width: int, room: int, look: TerminalStyle) -> list[Text]:
     figures = answer.get("figures") or {}  # earlier releases have none
     shown = [
         Section([_header(view), *parts.progress(answer, width, look)], 2),
-        Section([*_note(view), *status.outlook(answer), *status.troubles(answer)], 2),
-        Section(list(status.nodes(answer)), 1),
-        Section(list(status.identity(answer)), 1),
+        Section([*_note(view), *status_lines.outlook(answer), *status_lines.troubles(answer)], 2),
+        Section(list(status_lines.nodes(answer)), 1),
+        Section(list(status_lines.identity(answer)), 1),
         Section(list(parts.speed(view.recent, width, look)), 1),
         Section(list(parts.activity(figures, width, look)), 2),
         Section(list(parts.cards(answer, width, look)), 2),
@@ -117,22 +117,27 @@ def _stack(
         more = min(len(sections[place].lines) - rooms[place], room)
         rooms[place] += more
         room -= more
-    return [line for one, size in zip(sections, rooms, strict=True) for line in one.cut(size)]
+    return [
+        line for section, size in zip(sections, rooms, strict=True) for line in section.cut(size)
+    ]
 
 
 def _note(view: View) -> list[Text]:
-    return [status.row("note", view.note, "yellow")] if view.note else []
+    return [status_lines.row("note", view.note, "yellow")] if view.note else []
 
 
 def _header(view: View) -> Text:
     if not view.lost:
-        return status.head(view.status)
-    text = Text(f"NO ANSWER for {status.duration(view.lost_s)}", style="bold red")
+        return status_lines.head(view.status)
+    text = Text(f"NO ANSWER for {status_lines.duration(view.lost_s)}", style="bold red")
     return text.append(f"  from caovand, which was {view.status['state']}", style="default")
 
 
 def _why(view: View) -> list[Text]:
-    return [status.row("why", view.lost), status.row("next", "asked again every second")]
+    return [
+        status_lines.row("why", view.lost),
+        status_lines.row("next", "asked again every second"),
+    ]
 
 
 def _footer(view: View, page: ScreenPage, width: int) -> Text:
@@ -146,10 +151,10 @@ def _footer(view: View, page: ScreenPage, width: int) -> Text:
     return text.append(f"  {view.moment}", style="dim not reverse")
 
 
-def _fit(found: Sequence[Text], width: int, height: int, look: TerminalStyle) -> list[Text]:
+def _fit(rows: Sequence[Text], width: int, height: int, look: TerminalStyle) -> list[Text]:
     """The lines without control characters, truncated to the width and padded to the height."""
     fitted = []
-    for line in found:
+    for line in rows:
         plain = one_line(line.plain)
         if not look.unicode:
             plain = plain.replace("°", "").encode("ascii", "backslashreplace").decode("latin-1")

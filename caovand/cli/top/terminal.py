@@ -29,7 +29,8 @@ SEQUENCE = re.compile(r"\x1b(?:\[[0-9;]*[@-~]|O.)")
 
 @dataclass(frozen=True)
 class Input:
-    """What woke the loop: typed `keys`, and whether a signal asks it to end or to stop."""
+    """The events that woke the loop: typed `keys`, and whether a signal asks it to end or to
+    stop."""
 
     keys: str = ""
     ended_by: signal.Signals | None = None
@@ -87,8 +88,8 @@ class Terminal:
     @property
     def size(self) -> tuple[int, int]:
         """Columns and lines."""
-        found = os.get_terminal_size(self._console.file.fileno())
-        return (found.columns or 80), (found.lines or 24)
+        size = os.get_terminal_size(self._console.file.fileno())
+        return (size.columns or 80), (size.lines or 24)
 
     def wake(self) -> None:
         """Make `wait` return; callable from any thread."""

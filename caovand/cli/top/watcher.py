@@ -84,7 +84,7 @@ class Watcher:
             self._seq = 0
             self._event_lines += (EventLine(_moment(time.time()), "daemon", text),)
         self._status, self._lost_at = now, None
-        self._recent = self._asked("recent") or {}
+        self._recent = self._ask_quietly("recent") or {}
         self._follow()
         before, self._work = self._work, work_on_cards(now)
         return View(
@@ -100,37 +100,39 @@ class Watcher:
 
     def _follow(self) -> None:
         """Fetch all new events: a reply holds as many as fit, oldest first."""
-        while answer := self._asked("events", since=self._seq):
+        while answer := self._ask_quietly("events", since=self._seq):
             new = [entry for entry in answer["events"] if entry["seq"] > self._seq]
             if not new:
                 return
             self._seq = new[-1]["seq"]
-            found = [EventLine(_moment(one["at"]), one["kind"], one["text"]) for one in new]
-            self._event_lines = (*self._event_lines, *found)[-MAX_EVENT_LINES:]
+            events = [
+                EventLine(_moment(event["at"]), event["kind"], event["text"]) for event in new
+            ]
+            self._event_lines = (*self._event_lines, *events)[-MAX_EVENT_LINES:]
 
     def _body(self, page: ScreenPage) -> Iterator[str]:
         if page is ScreenPage.LOG:
             yield from self._log()
-        elif page is ScreenPage.INCIDENTS and (answer := self._asked("incidents")):
+        elif page is ScreenPage.INCIDENTS and (answer := self._ask_quietly("incidents")):
             yield from incidents.lines(answer["incidents"])
-        elif page is ScreenPage.REQUESTS and (answer := self._asked("requests")):
+        elif page is ScreenPage.REQUESTS and (answer := self._ask_quietly("requests")):
             yield from requests.lines(answer["requests"])
 
     def _log(self) -> Iterator[str]:
         """The engine's latest lines; a reply holds as many as fit, oldest first."""
-        answer = self._asked("logs", lines=LOG_LINES)
+        answer = self._ask_quietly("logs", lines=LOG_LINES)
         if answer is not None and not answer["lines"]:
             yield "the engine has printed nothing yet"
         end = answer["end"] if answer else 0
         while answer:
             yield from answer["lines"]
             more = answer["lines"] and answer["last"] < end
-            answer = self._asked("logs", since=answer["last"]) if more else None
+            answer = self._ask_quietly("logs", since=answer["last"]) if more else None
 
     def _ask(self, op: str, **args: Any) -> Mapping[str, Any]:
         return self._client.ask(op, answer_s=ANSWER_S, **args)
 
-    def _asked(self, op: str, **args: Any) -> Mapping[str, Any] | None:
+    def _ask_quietly(self, op: str, **args: Any) -> Mapping[str, Any] | None:
         """A reply that the screen can do without; a refusal is noted."""
         try:
             return self._ask(op, **args)
@@ -144,8 +146,8 @@ class Watcher:
 def work_on_cards(answer: Mapping[str, Any]) -> Mapping[int, ProcessUsage]:
     """Resource usage of the processes on the cards, by pid."""
     pids = {pid for gpu in answer["gpus"] for pid, _ in gpu.get("users", ())}
-    found = {pid: usage.process_usage(pid) for pid in pids}
-    return {pid: work for pid, work in found.items() if work is not None}
+    usages = {pid: usage.process_usage(pid) for pid in pids}
+    return {pid: work for pid, work in usages.items() if work is not None}
 
 
 def on_cards(
@@ -157,20 +159,20 @@ def on_cards(
     unknown = foreign_pids(memory, serves=bool(answer["served"]))
     for gpu in answer["gpus"]:
         for pid, mib in gpu.get("users", ()):
-            found = None if gpu["index"] in unknown else processes.read(pid)
-            if found is None or pid not in work:
+            process = None if gpu["index"] in unknown else processes.read(pid)
+            if process is None or pid not in work:
                 yield CardProcess(gpu["index"], pid, mib, "", "")
                 continue
-            own = work[pid]
+            usage = work[pid]
             yield CardProcess(
                 gpu["index"],
                 pid,
                 mib,
-                user_name(found.uid),
-                secrets.hide(_without_folder(processes.command_of(pid)) or f"[{found.name}]"),
-                own.cores_since(before.get(pid)),
-                own.resident_mib,
-                own.at - own.began,
+                user_name(process.uid),
+                secrets.hide(_without_folder(processes.command_of(pid)) or f"[{process.name}]"),
+                usage.cores_since(before.get(pid)),
+                usage.resident_mib,
+                usage.at - usage.began,
             )
 
 

@@ -55,14 +55,14 @@ class Budget:
         self.values_left -= values
         self.require(0)
         if self.values_left < 0:
-            raise _beyond(f"{MAX_VALUES:,} values")
+            raise _excess(f"{MAX_VALUES:,} values")
         if self.clock() > self._until:
-            raise _beyond(f"{MAX_CPU_S:.0f} s of CPU time")
+            raise _excess(f"{MAX_CPU_S:.0f} s of CPU time")
 
     def require(self, size_bytes: int) -> None:
         """Raise TooLarge if fewer bytes are left, without charging anything."""
         if size_bytes > self.bytes_left:
-            raise _beyond(f"{MAX_BYTES >> 20} MiB")
+            raise _excess(f"{MAX_BYTES >> 20} MiB")
 
     def json(self, data: bytes, max_values: int) -> Any:
         """Parse a JSON document of at most `max_values` values; raises BadHeader.
@@ -89,16 +89,18 @@ class Budget:
 def _check_depth(content: Any) -> None:
     level = [content]
     for _ in range(MAX_DEPTH + 1):
-        inner = [one for one in level if isinstance(one, (dict, list))]
+        inner = [entry for entry in level if isinstance(entry, (dict, list))]
         level = [
-            value for one in inner for value in (one.values() if isinstance(one, dict) else one)
+            value
+            for entry in inner
+            for value in (entry.values() if isinstance(entry, dict) else entry)
         ]
         if not level:
             return
     raise _too_deep()
 
 
-def _beyond(limit: str) -> TooLarge:
+def _excess(limit: str) -> TooLarge:
     return TooLarge(f"it exceeds the {limit} that all headers and tables of a model may take")
 
 

@@ -87,14 +87,14 @@ def describe(
         else 0,
         global_head_dim=global_head,
         sliding_window=0 if text.get("use_sliding_window") is False else window,
-        kv_shared=_kv_shared(text, layers),
+        kv_shared=_count_kv_shared(text, layers),
         latent=latent + rope if latent else 0,
         mla=_latent_attention(text) if latent else None,
         indexer=index + index // INDEX_BLOCK * SCALE_BYTES if latent else 0,
         rope_elements=table_elements(text, head, global_head),
         linear=_linear(text),
         mamba=_mamba(text, hidden),
-        dtype=_computed(_dtype(text) or _dtype(config)),
+        dtype=_compute_type(_dtype(text) or _dtype(config)),
         quantization=quantised.method,
         group_size=quantised.group_size,
         block_size=quantised.block_size,
@@ -175,10 +175,10 @@ def layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
     count = _layers(text, *LAYERS)
     listed = text.get("layer_types") or text.get("layers_block_type")
     if listed is not None:
-        return _listed(listed, count)
+        return _listed_layer_types(listed, count)
     pattern = text_value(text, "hybrid_override_pattern")
     if pattern:
-        return _listed(list(pattern), count)
+        return _listed_layer_types(list(pattern), count)
     every = first_count(text, "full_attention_interval")
     if every and first_count(text, "linear_num_value_heads"):
         kinds = ("full_attention", "linear_attention")
@@ -191,7 +191,7 @@ def layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
     return ("sliding_attention" if windowed else "full_attention",) * count
 
 
-def _kv_shared(text: Mapping[str, Any], layers: tuple[str, ...]) -> int:
+def _count_kv_shared(text: Mapping[str, Any], layers: tuple[str, ...]) -> int:
     """Number of final layers that reuse another layer's cache."""
     shared = first_count(text, "num_kv_shared_layers")
     if shared and shared >= len(layers):
@@ -206,7 +206,7 @@ def _pattern(text: Mapping[str, Any]) -> int:
     return every if window and type(every) is int and every > 0 else 0
 
 
-def _listed(names: Any, count: int) -> tuple[str, ...]:
+def _listed_layer_types(names: Any, count: int) -> tuple[str, ...]:
     """Layer types as listed; entries beyond `count` belong to an MTP head."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadConfig(f"its list of layer types is {reprlib.repr(names)}, not a list of names")
@@ -266,7 +266,7 @@ def _dtype(config: Mapping[str, Any]) -> str:
     return text_value(config, "dtype") or text_value(config, "torch_dtype")
 
 
-def _computed(dtype: str) -> str:
+def _compute_type(dtype: str) -> str:
     """The type in which engines compute by default: float32 checkpoints are loaded in 16 bits
     (`_resolve_auto_dtype` in vLLM 0.21 and 0.33, and `_get_and_verify_dtype` in SGLang 0.5)."""
     return "bfloat16" if dtype.removeprefix("torch.") in ("", "float", "float32") else dtype

@@ -13,7 +13,7 @@ LENGTHS = (
     "max_sequence_length", "max_seq_length", "seq_len", "max_target_positions",
 )  # fmt: skip
 OFFSET, USUAL_PADDING = ("roberta", "camembert"), 1
-"""Types whose positions begin after that of the padding token: of a table of 514, 512 are used."""
+"""Model types whose positions begin after the padding token: 512 of a table of 514 are usable."""
 
 
 def context_limit(

@@ -26,8 +26,8 @@ MAX_TEXT = 8 << 20  # bytes of one text: chat templates are long
 MAX_KEPT = 4096  # entries of a numeric array: few have more than one per layer
 MAX_DIMENSIONS = 4
 ALIGNMENT = "general.alignment"
-# A value that is kept costs more than one that is skipped.
 TENSOR_VALUES, ENTRY_VALUES, TEXT_BYTES = 20, 4, 4
+"""A value that is kept costs more than one that is skipped."""
 
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
             12: "d"}  # fmt: skip
@@ -104,7 +104,7 @@ def parse(read: Callable[[int], bytes], size: int, budget: Budget) -> GgufFile:
     for _ in range(keys):
         key = source.text(MAX_NAME)
         if key in values:
-            raise BadGguf(f"its header has {_quoted(key)} twice")
+            raise BadGguf(f"its header has {_quote(key)} twice")
         values[key] = source.value(source.number(4))
     return GgufFile(version, values, _tensors(source, tensors, values), size)
 
@@ -112,35 +112,35 @@ def parse(read: Callable[[int], bytes], size: int, budget: Budget) -> GgufFile:
 def _tensors(source: _Source, count: int, values: Mapping[str, Any]) -> tuple[GgufTensor, ...]:
     alignment = values.get(ALIGNMENT, 32)
     if type(alignment) is not int or not 8 <= alignment <= 1 << 20 or alignment & (alignment - 1):
-        raise BadGguf(f"{ALIGNMENT} is {_quoted(alignment)}, not a power of two")
+        raise BadGguf(f"{ALIGNMENT} is {_quote(alignment)}, not a power of two")
     source.budget.spend(values=count * TENSOR_VALUES)
-    found: dict[str, GgufTensor] = {}
+    tensors: dict[str, GgufTensor] = {}
     at = 0
     for _ in range(count):
         name = source.text(MAX_TENSOR)
-        if name in found:
-            raise BadGguf(f"its header has tensor {_quoted(name)} twice")
+        if name in tensors:
+            raise BadGguf(f"its header has tensor {_quote(name)} twice")
         dimensions = source.number(4)
         if dimensions > MAX_DIMENSIONS:
-            raise BadGguf(f"tensor {_quoted(name)} has {dimensions} dimensions")
+            raise BadGguf(f"tensor {_quote(name)} has {dimensions} dimensions")
         shape = tuple(source.number(10) for _ in range(dimensions))
         kind, offset = source.number(4), source.number(10)
         tensor = _tensor(name, shape, kind)
         if offset != at:
-            raise BadGguf(f"tensor {_quoted(name)} is at {offset}, expected at {at}")
-        found[name] = tensor
-        at = _padded(at + tensor.size, alignment)
+            raise BadGguf(f"tensor {_quote(name)} is at {offset}, expected at {at}")
+        tensors[name] = tensor
+        at = _pad(at + tensor.size, alignment)
         if at - alignment >= source.size:
-            raise _truncated(source, at)
-    begin = _padded(source.at, alignment)
+            raise _truncation(source, at)
+    begin = _pad(source.at, alignment)
     # The padding after the last tensor may be missing.
-    last = at - _padding_after(found, alignment)
+    last = at - _padding_after(tensors, alignment)
     if begin + last > source.size:
-        raise _truncated(source, begin + last)
-    return tuple(found.values())
+        raise _truncation(source, begin + last)
+    return tuple(tensors.values())
 
 
-def _truncated(source: _Source, needed: int) -> BadGguf:
+def _truncation(source: _Source, needed: int) -> BadGguf:
     return BadGguf(
         f"it is truncated: {source.size} bytes, but its header describes {needed} or more"
     )
@@ -150,25 +150,25 @@ def _padding_after(tensors: Mapping[str, GgufTensor], alignment: int) -> int:
     if not tensors:
         return 0
     size = next(reversed(list(tensors.values()))).size
-    return _padded(size, alignment) - size
+    return _pad(size, alignment) - size
 
 
-def _padded(size: int, alignment: int) -> int:
+def _pad(size: int, alignment: int) -> int:
     return -(-size // alignment) * alignment
 
 
 def _tensor(name: str, shape: tuple[int, ...], kind: int) -> GgufTensor:
     if kind not in TYPES:
-        raise BadGguf(f"tensor {_quoted(name)} has the unknown type {kind}")
+        raise BadGguf(f"tensor {_quote(name)} has the unknown type {kind}")
     dtype, block, block_size = TYPES[kind]
     elements = prod(shape)
     row = shape[0] if shape else 1
     if not all(shape) or row % block or elements >= 1 << 50:
-        raise BadGguf(f"tensor {_quoted(name)} of type {dtype} has the shape {list(shape)}")
+        raise BadGguf(f"tensor {_quote(name)} of type {dtype} has the shape {list(shape)}")
     return GgufTensor(name, dtype, shape, elements // block * block_size)
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     text = ascii(value)
     return text if len(text) <= 80 else text[:80] + "..."
 
@@ -211,8 +211,8 @@ class _Source:
 
     def number(self, kind: int) -> int:
         """Read an integer of one of the format's integer types."""
-        found: int = struct.unpack("<" + _FORMATS[kind], self.take(_SIZES[kind]))[0]
-        return found
+        value: int = struct.unpack("<" + _FORMATS[kind], self.take(_SIZES[kind]))[0]
+        return value
 
     def text(self, max_bytes: int) -> str:
         """Read a text of at most `max_bytes` bytes."""

@@ -74,18 +74,18 @@ class _Keys:
 
     def number(self, name: str, default: int = 0) -> int:
         """A count; the largest if the file has one per layer."""
-        found = self.raw(name)
-        if found is None:
+        value = self.raw(name)
+        if value is None:
             return default
-        if isinstance(found, tuple):
-            return max((require_count(name, one) for one in found), default=default)
-        return require_count(name, found)
+        if isinstance(value, tuple):
+            return max((require_count(name, item) for item in value), default=default)
+        return require_count(name, value)
 
     def by_layer(self, name: str, layers: int, default: int = 0) -> tuple[int, ...]:
         """A count for each layer; the file has one for all or one per layer."""
-        found = self.raw(name)
-        if isinstance(found, tuple):
-            each = tuple(require_count(name, int(one)) for one in found[:layers])
+        value = self.raw(name)
+        if isinstance(value, tuple):
+            each = tuple(require_count(name, int(item)) for item in value[:layers])
             return each + (each[-1] if each else default,) * (layers - len(each))
         return (self.number(name, default),) * layers
 
@@ -106,7 +106,7 @@ def describe(files: Sequence[tuple[str, GgufFile]], path: str) -> ModelCard:
     mtp = min(keys.number("nextn_predict_layers"), every - 1)
     has_mtp = any(f"blk.{every - 1}.nextn." in tensor.name for tensor in tensors)
     layers = _layers(keys, every, mtp if has_mtp else 0, tensors)
-    outside = _outside(tensors, every)
+    outside = _sum_outside_layers(tensors, every)
     types: dict[str, int] = defaultdict(int)
     for tensor in tensors:
         types[tensor.dtype] += tensor.size
@@ -179,10 +179,10 @@ def _layers(
     heads = keys.by_layer("attention.head_count", every)
     kv_heads = keys.by_layer("attention.head_count_kv", every, max(heads, default=0))
     trunk = every - mtp
-    windowed, recurrent = _windowed(keys, trunk), _recurrent(keys, trunk, kv_heads)
+    windowed, recurrent = _window_pattern(keys, trunk), _recurrence_pattern(keys, trunk, kv_heads)
     state = _state_size(keys)
     own_cache = trunk - keys.number("attention.shared_kv_layers")
-    found = []
+    layers = []
     for place in range(every):
         is_mtp, is_windowed = place >= trunk, place < trunk and windowed[place]
         has_state = place < trunk and recurrent[place]
@@ -191,7 +191,7 @@ def _layers(
         width_k, width_v = _widths(keys, is_windowed)
         cached = attends and keys.architecture not in NO_ATTENTION | ENCODERS
         many = kv_heads[place] if cached else 0
-        found.append(
+        layers.append(
             GgufLayer(
                 size=sizes[place],
                 expert_size=experts[place],
@@ -202,7 +202,7 @@ def _layers(
                 mtp=is_mtp,
             )
         )
-    return tuple(found)
+    return tuple(layers)
 
 
 def _widths(keys: _Keys, windowed: bool) -> tuple[int, int]:
@@ -226,13 +226,13 @@ def _window(keys: _Keys) -> int:
     return max(window, OLLAMA_WINDOWS.get(keys.architecture, 0))
 
 
-def _windowed(keys: _Keys, layers: int) -> list[bool]:
-    """Which layers attend only within a window."""
+def _window_pattern(keys: _Keys, layers: int) -> list[bool]:
+    """Whether each layer attends only within a window."""
     if not keys.number("attention.sliding_window"):
         return [False] * layers
     pattern = keys.raw("attention.sliding_window_pattern")
     if isinstance(pattern, tuple):
-        return [bool(one) for one in pattern[:layers]] + [False] * (layers - len(pattern))
+        return [bool(flag) for flag in pattern[:layers]] + [False] * (layers - len(pattern))
     row = WINDOWED.get(keys.architecture)
     if row is None:
         return [False] * layers
@@ -244,11 +244,11 @@ def _windowed(keys: _Keys, layers: int) -> list[bool]:
     return [place % period != (0 if first else period - 1) for place in range(layers)]
 
 
-def _recurrent(keys: _Keys, layers: int, kv_heads: Sequence[int]) -> list[bool]:
-    """Which layers have a recurrent state."""
+def _recurrence_pattern(keys: _Keys, layers: int, kv_heads: Sequence[int]) -> list[bool]:
+    """Whether each layer has a recurrent state."""
     stated = keys.raw("attention.recurrent_layers")
     if isinstance(stated, tuple):
-        return [bool(one) for one in stated[:layers]] + [False] * (layers - len(stated))
+        return [bool(flag) for flag in stated[:layers]] + [False] * (layers - len(stated))
     if keys.architecture in NO_ATTENTION or keys.architecture in EVERY_LAYER_BOTH:
         return [True] * layers
     if keys.architecture in INTERVAL:
@@ -295,16 +295,16 @@ _OUTSIDE = {
 """Parts of the model by tensor name, for tensors outside the layers."""
 
 
-def _outside(tensors: Sequence[GgufTensor], every: int) -> dict[str, int]:
+def _sum_outside_layers(tensors: Sequence[GgufTensor], every: int) -> dict[str, int]:
     """Bytes of tensors outside the layers, by part."""
-    found = {"embedding": 0, "output": 0, "vision": 0, "rest": 0}
+    sizes = {"embedding": 0, "output": 0, "vision": 0, "rest": 0}
     for tensor in tensors:
         number = _LAYER.match(tensor.name)
         if number and int(number[1]) < every:
             continue
         part = "vision" if tensor.name.startswith(("v.", "mm.")) else "rest"
-        found[_OUTSIDE.get(tensor.name, part)] += tensor.size
-    return found
+        sizes[_OUTSIDE.get(tensor.name, part)] += tensor.size
+    return sizes
 
 
 def _vision_graph(keys: _Keys) -> int:

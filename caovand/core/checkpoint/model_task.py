@@ -78,7 +78,9 @@ def sentence_transformer(
     named += [name for name, value in pooling.items() if value is True]
     return SentenceTransformer(
         pools=pooling_folder(modules) is not None,
-        pooling=next((one for one in ("mean", "cls", "last") if any(one in n for n in named)), ""),
+        pooling=next(
+            (kind for kind in ("mean", "cls", "last") if any(kind in n for n in named)), ""
+        ),
         max_tokens=first_count(lengths, "max_seq_length"),
     )
 
@@ -93,14 +95,14 @@ def task_of(
         return "generate"
     if any(mark in architecture for mark in _MULTI_VECTOR):
         return "token_embed"
-    found: ModelTask = next(
+    usual: ModelTask = next(
         (task for end, task in _SUFFIXES if architecture.endswith(end)), "generate"
     )
-    if found == "classify":
+    if usual == "classify":
         return "score" if label_count(config) == 1 else "classify"
     if is_written_reranker(architecture, name):
         return "score"
-    return "embed" if files.pools and found == "generate" else found
+    return "embed" if files.pools and usual == "generate" else usual
 
 
 def is_written_reranker(architecture: str, name: str) -> bool:

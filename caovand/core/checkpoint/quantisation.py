@@ -44,7 +44,7 @@ stored."""
 
 @dataclass(frozen=True)
 class Quantisation:
-    """How weights are stored: `bits` per weight include its share of scale and zero; 16 for floats.
+    """The storage of weights: `bits` per weight include its share of scale and zero; 16 for floats.
 
     `group_size` quantised weights of one output share a scale; in block fp8, `block_size` outputs
     do as well. 0 means unknown. `spared` lists the PARTS that some layers keep as floats.
@@ -69,7 +69,7 @@ def read_quantisation(
     inner = config.get("quantization")  # ModelOpt's format in a separate file
     config = {**config, **inner} if isinstance(inner, Mapping) else config
     method, (block, group) = _method(config), _groups(config)
-    spared = _spared(config)
+    spared = _spared_layers(config)
     broken = dense_size % group if group and not block else 0  # a group is never cut short
     if broken or _names_first_layers(config, dense_first):
         spared |= {"MLP"}
@@ -99,12 +99,12 @@ def _weights(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _groups(config: Mapping[str, Any]) -> tuple[int, int]:
     """Outputs and inputs that share a scale: both for block fp8, otherwise only inputs."""
     tables = (config, *_weights(config))
-    for one in tables:
+    for table in tables:
         for name in ("weight_block_size", "block_structure"):
-            block = one.get(name)
+            block = table.get(name)
             if isinstance(block, list) and len(block) == len(("outputs", "inputs")):
                 return require_count(name, block[0]), require_count(name, block[1])
-    return 0, max(first_count(one, "group_size", "q_group_size") for one in tables)
+    return 0, max(first_count(table, "group_size", "q_group_size") for table in tables)
 
 
 def _bits(config: Mapping[str, Any], method: str, group: int) -> float:
@@ -128,7 +128,7 @@ def _names(config: Mapping[str, Any]) -> list[str]:
     return [name for name in names if isinstance(name, str)]
 
 
-def _spared(config: Mapping[str, Any]) -> frozenset[str]:
+def _spared_layers(config: Mapping[str, Any]) -> frozenset[str]:
     names = _names(config)
     return frozenset(
         part for part, mark in PARTS.items() if any(mark.search(name) for name in names)
@@ -137,7 +137,7 @@ def _spared(config: Mapping[str, Any]) -> frozenset[str]:
 
 def _names_first_layers(config: Mapping[str, Any], count: int) -> bool:
     """Whether all of the first layers are listed, whole."""
-    whole = {found[1] for name in _names(config) if (found := WHOLE_LAYER.search(name))}
+    whole = {match[1] for name in _names(config) if (match := WHOLE_LAYER.search(name))}
     return count > 0 and {str(number) for number in range(min(count, MAX_LAYERS))} <= whole
 
 
@@ -180,10 +180,10 @@ def read_packed(config: Mapping[str, Any]) -> Packed | None:
     nested = config.get("config_groups")
     groups = nested.values() if isinstance(nested, Mapping) else ()
     tables = [group for group in groups if isinstance(group, Mapping)]
-    ours = [one for one in tables if EXPERTS.search(str(one.get("targets")))]
-    rest = [one for one in tables if "Linear" in str(one.get("targets"))]
-    for one in (*ours, *rest):
-        weights, inputs = table_value(one, "weights"), table_value(one, "input_activations")
+    ours = [table for table in tables if EXPERTS.search(str(table.get("targets")))]
+    rest = [table for table in tables if "Linear" in str(table.get("targets"))]
+    for table in (*ours, *rest):
+        weights, inputs = table_value(table, "weights"), table_value(table, "input_activations")
         if weights.get("type") != "int":
             return None
         return Packed(
@@ -200,11 +200,11 @@ def keeps_fp8_cache(config: Mapping[str, Any]) -> bool:
     method = _method(config) if config else ""
     if not method.startswith(("modelopt", "compressed-tensors")):
         return False
-    for one in (table_value(config, "quantization"), config):
-        scheme = table_value(one, "kv_cache_scheme")
+    for table in (table_value(config, "quantization"), config):
+        scheme = table_value(table, "kv_cache_scheme")
         if scheme:
             floats = scheme.get("num_bits") == 8 and scheme.get("type") == "float"
             return floats and scheme.get("dynamic") is not True
-        if method.startswith("modelopt") and text_value(one, "kv_cache_quant_algo"):
-            return text_value(one, "kv_cache_quant_algo").lower() == "fp8"
+        if method.startswith("modelopt") and text_value(table, "kv_cache_quant_algo"):
+            return text_value(table, "kv_cache_quant_algo").lower() == "fp8"
     return False

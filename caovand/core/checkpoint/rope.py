@@ -25,7 +25,7 @@ FROM_ORIGINAL = ("yarn", "deepseek_yarn", "deepseek_llama_scaling")
 """Kinds that scale the original training length, which has its own key."""
 LONG_ROPE_TYPES = ("longrope", "su")
 """Kinds with one table for prompts within the training length and another for longer ones."""
-ROWS_OF_MROPE = 4
+MROPE_ROWS = 4
 """Image positions exceed text positions: vLLM's table has four times as many rows."""
 FLOAT32 = ("gpt_oss", "deepseek")
 """Model types whose tables are float32 even in a float16 or bfloat16 model."""
@@ -38,7 +38,7 @@ def table_elements(text: Mapping[str, Any], head: int, global_head: int = 0) -> 
     tables: dict[tuple[float, int, str], float] = {}
     for kind, part in _parts(text):
         whole = global_head if kind == "full_attention" and global_head else head
-        rows, width = _rows(part, text, positions), latent or _rotated(part, text, whole)
+        rows, width = _rows(part, text, positions), latent or _rotary_width(part, text, whole)
         tables[rows, width, repr(sorted(part.items(), key=repr))] = rows * width
     wide = text_value(text, "model_type").startswith(FLOAT32)
     return int(sum(tables.values())) * (2 if wide else 1)
@@ -81,10 +81,10 @@ def _rows(rope: Mapping[str, Any], text: Mapping[str, Any], positions: int) -> f
     rows = float(positions)
     if kind in FROM_ORIGINAL:
         rows = (original or positions) * (scaling_factor(rope) or 1.0)
-    return rows * (ROWS_OF_MROPE if "mrope_section" in rope else 1)
+    return rows * (MROPE_ROWS if "mrope_section" in rope else 1)
 
 
-def _rotated(rope: Mapping[str, Any], text: Mapping[str, Any], head: int) -> int:
+def _rotary_width(rope: Mapping[str, Any], text: Mapping[str, Any], head: int) -> int:
     """Rotated elements of a head; for Gemma 4, the full head, as in its table."""
     share = rope.get("partial_rotary_factor") or text.get("partial_rotary_factor")
     if rope.get("rope_type") == "proportional" or not isinstance(share, (int, float)):

@@ -73,7 +73,7 @@ def _table(text: bytes, budget: Budget) -> dict[str, Any]:
 
 
 def _tensors(header: dict[str, Any], length: int, file_size: int) -> list[Tensor]:
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     ranges: list[tuple[int, int]] = []
     # there are many tensors but few shapes
     sizes: dict[tuple[str, tuple[int, ...]], int | None] = {}
@@ -86,11 +86,11 @@ def _tensors(header: dict[str, Any], length: int, file_size: int) -> list[Tensor
             raise BadShard(f'its header does not describe tensor "{name}"') from None
         if not known:
             sizes[dtype, shape] = _size(name, dtype, shape)
-        wanted = sizes[dtype, shape]
+        expected = sizes[dtype, shape]
         numbers = type(begin) is int and type(end) is int
-        if not numbers or not 0 <= begin <= end or wanted not in (None, end - begin):
+        if not numbers or not 0 <= begin <= end or expected not in (None, end - begin):
             raise _contradiction(name)
-        found.append(Tensor(name, dtype, end - begin))
+        tensors.append(Tensor(name, dtype, end - begin))
         ranges.append((begin, end))
     ranges.sort()
     at = 0
@@ -102,7 +102,7 @@ def _tensors(header: dict[str, Any], length: int, file_size: int) -> list[Tensor
     if file_size != whole:
         kind = "truncated" if file_size < whole else "too long"
         raise BadShard(f"it is {kind}: {file_size} bytes, but its header describes {whole}")
-    return found
+    return tensors
 
 
 def tensor_places(text: bytes, file_size: int, budget: Budget) -> list[TensorExtent]:

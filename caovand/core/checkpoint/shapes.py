@@ -25,7 +25,7 @@ def weights_by_shape(
     sharded, keys, replicated = _attention(model, gated)
     dense = 3 * hidden * (model.dense_size or model.intermediate_size)
     shared = 3 * hidden * model.shared_size
-    state = _recurrent(hidden, model.linear) if model.linear else 0
+    state = _count_recurrent(hidden, model.linear) if model.linear else 0
     router = hidden * model.experts
     experts = 3 * hidden * (model.expert_size or model.intermediate_size) * model.experts
     head = 2 * hidden * hidden + sharded + keys + replicated + experts + router
@@ -52,21 +52,23 @@ def weights_by_shape(
     if bits == 8 * BYTES:
         packed = set()
     return tuple(
-        _weights_of_part(part, way, sizes, bits if part in packed and way != "replicated" else None)
-        for part, way, sizes in parts
+        _weights_of_part(
+            part, sharding, sizes, bits if part in packed and sharding != "replicated" else None
+        )
+        for part, sharding, sizes in parts
         if sum(sizes)
     )
 
 
 def _weights_of_part(
-    part: ModelPart, way: Sharding, sizes: list[int], bits: float | None
+    part: ModelPart, sharding: Sharding, sizes: list[int], bits: float | None
 ) -> Weights:
     """Weights of this many parameters per layer, in the activation dtype or quantised to `bits`."""
     layers, count = tuple(sizes) if part in LAYERED else (), sum(sizes)
     if bits is None:
-        return Weights(part, way, "BF16", count * BYTES, layers)
+        return Weights(part, sharding, "BF16", count * BYTES, layers)
     stored = "F8_E4M3" if bits >= 8 else "U8"  # the type that packs several weights
-    return Weights(part, way, stored, int(count * bits / 8), layers)
+    return Weights(part, sharding, stored, int(count * bits / 8), layers)
 
 
 def _attention(model: ModelCard, gated: bool) -> tuple[int, int, int]:
@@ -101,7 +103,7 @@ def attention_part(model: ModelCard, *, as_float: bool) -> float:
     return attention / (attention + others) if attention else 0.0
 
 
-def _recurrent(hidden: int, linear: LinearAttention) -> int:
+def _count_recurrent(hidden: int, linear: LinearAttention) -> int:
     """Parameters of a Gated DeltaNet layer: the input (q, k, v, z, b, a) and output projections."""
     keys, values = linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim
     return hidden * (2 * keys + 2 * values + 2 * linear.value_heads) + values * hidden

@@ -45,7 +45,7 @@ def part_of_tensor(name: str, layers: int) -> ModelPart:
 
 
 def sharding(name: str) -> Sharding:
-    """How tensor parallelism splits a tensor."""
+    """The way in which tensor parallelism splits a tensor."""
     if REPLICATED.search(name):
         return "replicated"
     return "kv" if KEY_VALUE.search(name) else "sharded"
@@ -76,17 +76,17 @@ def sum_sizes(tensors: Iterable[tuple[str, str, int]], layers: int) -> tuple[Wei
         # A hundred thousand tensor names differ only in their expert and layer numbers.
         plain = name.encode(errors="surrogatepass").translate(None, DIGITS)
         kind = kinds.get(plain) or kinds.setdefault(plain, _kind(name))
-        own = kind.part
+        part = kind.part
         if kind.at >= 0 and layers:
             digits = name.split(".", kind.at + 1)[kind.at]
             number = int(digits[-10:]) if digits.isdecimal() else -1
-            own = "mtp" if number >= layers and own != "vision" else own
-            if own in LAYERED and number >= 0:
-                each = by_layer.setdefault((own, kind.sharding, dtype), [0] * layers)
+            part = "mtp" if number >= layers and part != "vision" else part
+            if part in LAYERED and number >= 0:
+                each = by_layer.setdefault((part, kind.sharding, dtype), [0] * layers)
                 each[number] += size
-        if own == "mtp" and kind.shared:
+        if part == "mtp" and kind.shared:
             continue
-        sums[own, kind.sharding, dtype] += size
+        sums[part, kind.sharding, dtype] += size
     return tuple(
         Weights(*key, size, tuple(by_layer.get(key, ()))) for key, size in sorted(sums.items())
     )

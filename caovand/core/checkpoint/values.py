@@ -8,7 +8,7 @@ from typing import Any
 
 MAX_VALUE = 1 << 31
 NONE = -1
-"""How some configurations write "none": no window, no quantisation groups."""
+"""Spellings of "none" in some configurations: no window, no quantisation groups."""
 
 
 class BadConfig(Exception):
@@ -37,15 +37,15 @@ def require_count(name: str, value: Any) -> int:
 
 def table_value(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """The table under this key; empty if the key is missing."""
-    found = config.get(name)
-    if found is not None and not isinstance(found, Mapping):
-        raise BadConfig(f'"{name}" is {reprlib.repr(found)}, not a table')
-    return found or {}
+    value = config.get(name)
+    if value is not None and not isinstance(value, Mapping):
+        raise BadConfig(f'"{name}" is {reprlib.repr(value)}, not a table')
+    return value or {}
 
 
 def text_value(config: Mapping[str, Any], name: str) -> str:
     """The text under this key; empty if the key is missing."""
-    found = config.get(name)
-    if found is not None and not (isinstance(found, str) and found.isprintable()):
-        raise BadConfig(f'"{name}" is {reprlib.repr(found)}, not a name')
-    return found or ""
+    value = config.get(name)
+    if value is not None and not (isinstance(value, str) and value.isprintable()):
+        raise BadConfig(f'"{name}" is {reprlib.repr(value)}, not a name')
+    return value or ""

@@ -35,7 +35,7 @@ def vision_tower(
     """
     family = text_value(config, "model_type")
     if family == "internvl_chat":
-        return _tiled(family, config)
+        return _tiled_tower(family, config)
     if family not in (*QWEN, *GLM):
         return None
     thinker = table_value(config, "thinker_config")
@@ -58,7 +58,7 @@ def vision_tower(
     return VisionTower(family, hidden, inner, values, merged, image, image, pixels)
 
 
-def _tiled(family: str, config: Mapping[str, Any]) -> VisionTower | None:
+def _tiled_tower(family: str, config: Mapping[str, Any]) -> VisionTower | None:
     """InternVL's tower: an image is divided into tiles of one size, a video has one per frame."""
     if text_config(config).get("model_type") not in WITH_VIDEOS:
         return None

@@ -7,17 +7,18 @@ is compared with.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from shlex import quote
 
 from caovand.core.addresses import is_loopback
 from caovand.core.cluster.finding import both_values, finding
 from caovand.core.cluster.link import LinkState
 from caovand.core.cluster.link_checks import describe_link, link_checks
-from caovand.core.cluster.model_files import count_text, model_files
+from caovand.core.cluster.model_files import count_text, model_checks
 from caovand.core.cluster.node import NodeFacts
-from caovand.core.cluster.rdma import rdma
-from caovand.core.cluster.software import software, versions_text
+from caovand.core.cluster.rdma import rdma_checks
+from caovand.core.cluster.software import software_checks, versions_text
 from caovand.core.engine.record import Package
 from caovand.core.facts.checks import CheckResult
 from caovand.core.problem import Problem
@@ -31,46 +32,64 @@ SAME_CAOVAN = "install the same caovan on all nodes, then: sudo systemctl restar
 """The fix for an unreadable message."""
 
 
-def compare(
-    head: NodeFacts,
-    worker: NodeFacts,
-    round_trip_s: float,
-    offset_s: float,
-    link: LinkState | None = None,
-    all_reduces: bool = False,
-    ranks: int = 0,
-    package: Package | None = None,
-    tcp_only: bool = False,
-) -> tuple[CheckResult, ...]:
-    """Compare two nodes; one PASS if nothing differs or is wrong.
+@dataclass(frozen=True)
+class Measurements:
+    """Measurements between the head and a worker.
 
     `round_trip_s` is the time of a message and its reply, `offset_s` how far the worker's clock is
-    ahead of the head's. `link` says whether the nodes reach each other, `all_reduces` whether the
-    plan sums layers over the link. `ranks` is the number of ranks per node, 0 if not planned yet.
-    `package` starts the ranks; None if the engine does. `tcp_only`: NCCL uses TCP whatever these
-    two nodes have, because of another node or the operator's settings.
+    ahead of the head's. `link` says whether the nodes reach each other, None until probed.
     """
-    found = (
-        *software(head, worker, package),
-        *model_files(head, worker),
-        *_cards(head, worker, all_reduces),
-        *_peer_access(head, worker, ranks),
+
+    round_trip_s: float
+    offset_s: float
+    link: LinkState | None = None
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a start requires of its nodes.
+
+    `all_reduces` says whether the plan sums layers over the link. `ranks` is the number of ranks
+    per node, 0 if not planned yet. `package` starts the ranks; None if the engine does. `tcp_only`:
+    NCCL uses TCP whatever two nodes have, because of another node or the operator's settings.
+    """
+
+    all_reduces: bool = False
+    ranks: int = 0
+    package: Package | None = None
+    tcp_only: bool = False
+
+
+def compare(
+    head: NodeFacts, worker: NodeFacts, measured: Measurements, required: Requirements
+) -> tuple[CheckResult, ...]:
+    """Compare two nodes; one PASS if nothing differs or is wrong."""
+    link, tcp_only, package = measured.link, required.tcp_only, required.package
+    findings = (
+        *software_checks(head, worker, package),
+        *model_checks(head, worker),
+        *_cards(head, worker, required.all_reduces),
+        *_peer_access(head, worker, required.ranks),
         *_network(head, worker),
-        *link_checks(head, worker, link, all_reduces, tcp_only),
-        *rdma(head, worker, tcp_only),
+        *link_checks(head, worker, link, required.all_reduces, tcp_only),
+        *rdma_checks(head, worker, tcp_only),
         *_shared_memory(head, worker),
-        *_clock(head, worker, offset_s),
-        *_distance(head, worker, round_trip_s),
+        *_clock(head, worker, measured.offset_s),
+        *_distance(head, worker, measured.round_trip_s),
     )
-    if found:
-        return found
+    if findings:
+        return findings
     shared = (
         versions_text(head, package),
-        _described(head),
+        _card_kinds(head),
         f"{count_text(len(head.model))} of the model",
     )
-    reached = describe_link(head, worker, link, tcp_only)
-    return (finding("PASS", _agreement(head, worker, shared, round_trip_s, reached)),)
+    equal = ", ".join(filter(None, shared))
+    text = (
+        f"{worker.name} agrees with {head.name}: {equal}; {_ms(measured.round_trip_s)} there and"
+        f" back, {describe_link(head, worker, link, tcp_only)}"
+    )
+    return (finding("PASS", text),)
 
 
 def duplicate_names(name: str) -> CheckResult:
@@ -93,30 +112,31 @@ def unreadable_report(name: str, fact: object) -> CheckResult:
 def _cards(head: NodeFacts, worker: NodeFacts, all_reduces: bool) -> Iterator[CheckResult]:
     for node, other in ((head, worker), (worker, head)):
         if other.cards and not node.cards:
-            text = f"{node.name} has no NVIDIA card, {other.name} has {_described(other)}"
+            text = f"{node.name} has no NVIDIA card, {other.name} has {_card_kinds(other)}"
             yield finding("FAIL", text, "check `nvidia-smi` and CUDA_VISIBLE_DEVICES", node)
             return
-    theirs, own = _described(head), _described(worker)
+    at_head, at_worker = _card_kinds(head), _card_kinds(worker)
     if len(worker.cards) < len(head.cards):
         yield finding(
             "FAIL",
-            f"{worker.name} offers {own}, {head.name} {theirs}: each node runs as many ranks",
+            f"{worker.name} offers {at_worker}, {head.name} {at_head}: each node runs as many"
+            " ranks",
             f"name as many cards as {worker.name} offers in [engine] gpus",
             head,
         )
-    elif theirs != own:
+    elif at_head != at_worker:
         dealt = "each stage has layers by the memory and speed of its cards"
         where = "" if all_reduces else " where layers are to be summed over the nodes"
         yield finding(
             "WARN",
-            f"cards differ: {both_values(head, theirs, worker, own)};"
+            f"cards differ: {both_values(head, at_head, worker, at_worker)};"
             f" {'the smallest sets the share of all' if all_reduces else dealt}",
             f"use equal cards{where}, for example by [engine] gpus",
         )
 
 
 def _peer_access(head: NodeFacts, worker: NodeFacts, ranks: int) -> Iterator[CheckResult]:
-    """Cards without peer access, which matters only to several ranks on one node."""
+    """Find cards without peer access, which matters only to several ranks on one node."""
     if ranks == 1:
         return
     where = "" if ranks else "with several ranks a node "
@@ -132,7 +152,7 @@ def _peer_access(head: NodeFacts, worker: NodeFacts, ranks: int) -> Iterator[Che
             )
 
 
-def _described(node: NodeFacts) -> str:
+def _card_kinds(node: NodeFacts) -> str:
     return card_kinds((card.name, card.memory_mib) for card in node.cards)
 
 
@@ -215,17 +235,3 @@ def _distance(head: NodeFacts, worker: NodeFacts, round_trip_s: float) -> Iterat
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms"
-
-
-def _agreement(
-    head: NodeFacts,
-    worker: NodeFacts,
-    shared: Iterable[str],
-    round_trip_s: float,
-    reached: str,
-) -> str:
-    equal = ", ".join(filter(None, shared))
-    return (
-        f"{worker.name} agrees with {head.name}: {equal}; {_ms(round_trip_s)} there and back,"
-        f" {reached}"
-    )

@@ -79,7 +79,7 @@ def select_evidence(
         at=report["at"][:NAME],
         lacks=lacks[:MAX_TEXT],
         finding=_short(Finding(**report["finding"])) if failed else None,
-        cards=_first(({name: one[name] for name in CARD} for one in samples), CARDS_BYTES),
+        cards=_first(({name: sample[name] for name in CARD} for sample in samples), CARDS_BYTES),
         kernel=_last(kernel, KERNEL_BYTES),
         stacks=_first(_cut(stacks), STACKS_BYTES),
         log=_last(log, LOG_BYTES),
@@ -88,14 +88,14 @@ def select_evidence(
 
 def document(name: str, rank: int, evidence: NodeEvidence) -> dict[str, Any]:
     """The incident file with a node's evidence."""
-    found = asdict(evidence)
-    del found["start"]
-    return {"name": name, "rank": rank, **found}
+    fields = asdict(evidence)
+    del fields["start"]
+    return {"name": name, "rank": rank, **fields}
 
 
-def missing_evidence(name: str, rank: int, why: str) -> dict[str, Any]:
+def missing_evidence(name: str, rank: int, reason: str) -> dict[str, Any]:
     """The incident file of a node that sent no evidence."""
-    return {"name": name, "rank": rank, "missing": why}
+    return {"name": name, "rank": rank, "missing": reason}
 
 
 def encode(evidence: NodeEvidence) -> bytes:
@@ -111,7 +111,7 @@ def read_frame(frame: bytes) -> NodeEvidence:
 
 
 def _short(finding: Finding) -> Finding:
-    """The finding without its log captures: its text already contains them."""
+    """Shorten a finding and drop its log captures: its text already contains them."""
     phase, signature = finding.phase[:NAME], finding.signature[:NAME]
     text = finding.text[:MAX_TEXT]
     return replace(finding, text=text, phase=phase, signature=signature, captures={})
@@ -131,13 +131,13 @@ def _last(lines: Sequence[str], max_bytes: int) -> tuple[str, ...]:
 
 def _first(entries: Iterable[Any], max_bytes: int) -> tuple[Any, ...]:
     """The first entries that fit into `max_bytes` of JSON."""
-    found = []
+    first = []
     for entry in entries:
         max_bytes -= len(json.dumps(entry)) + 2
         if max_bytes < 0:
             break
-        found.append(entry)
-    return tuple(found)
+        first.append(entry)
+    return tuple(first)
 
 
 _EVIDENCE: PartReader[NodeEvidence] = record(NodeEvidence, {

@@ -16,16 +16,16 @@ def finding(
     return CheckResult(GROUP, verdict, text, f"on {on.name}: {remedy}" if on else remedy)
 
 
-def both_values(head: NodeFacts, theirs: str, worker: NodeFacts, own: str) -> str:
+def both_values(head: NodeFacts, at_head: str, worker: NodeFacts, at_worker: str) -> str:
     """Both nodes' values."""
-    return f"{theirs or 'none'} on {head.name}, {own or 'none'} on {worker.name}"
+    return f"{at_head or 'none'} on {head.name}, {at_worker or 'none'} on {worker.name}"
 
 
-def older_release(head: NodeFacts, theirs: str, worker: NodeFacts, own: str) -> NodeFacts:
+def older_release(head: NodeFacts, at_head: str, worker: NodeFacts, at_worker: str) -> NodeFacts:
     """The node with the older release; the worker if the numbers do not show it."""
-    return head if version_numbers(theirs) < version_numbers(own) else worker
+    return head if version_numbers(at_head) < version_numbers(at_worker) else worker
 
 
-def finding_text(found: CheckResult) -> str:
+def finding_text(result: CheckResult) -> str:
     """A finding and its remedy as one sentence."""
-    return f"{found.text}; {found.remedy}"
+    return f"{result.text}; {result.remedy}"

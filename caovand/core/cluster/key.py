@@ -62,12 +62,12 @@ def parse(text: str, source: str = "") -> ClusterKey:
         return BadKey(f"use the cluster key {source}".rstrip(), fact, remedy)
 
     lines = [line.strip() for line in text.split("\n")]
-    found = [line for line in lines if line and not line.startswith("#")]
-    if not found:
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
         raise refuse("the file has no key in it")
-    if len(found) > 1:
-        raise refuse(f"the file has {len(found)} lines where one key is expected")
-    name, _, digits = found[0].partition(" ")
+    if len(keys) > 1:
+        raise refuse(f"the file has {len(keys)} lines where one key is expected")
+    name, _, digits = keys[0].partition(" ")
     if name != FORMAT:
         if re.fullmatch(r"caovan-cluster-[0-9]{1,3}", name):
             newer = "run the same release of caovan on every node"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from caovand.core.cluster.finding import finding
-from caovand.core.cluster.link import LARGE_PACKETS_LOST, LinkState
+from caovand.core.cluster.link import LARGE_PACKETS_LOST, LinkState, Trial
 from caovand.core.cluster.node import NodeFacts
-from caovand.core.cluster.rdma import over_rdma
+from caovand.core.cluster.rdma import rdma_devices
 from caovand.core.facts.checks import CheckResult
 
 STAGES_BYTES_S = 100e6
@@ -35,39 +35,23 @@ def link_checks(
     all_reduces: bool,
     tcp_only: bool,
 ) -> Iterator[CheckResult]:
-    """Check a link; `all_reduces` and `tcp_only` as in `checks.compare`."""
+    """Check a link; `all_reduces` and `tcp_only` as in `checks.Requirements`."""
     if link is not None:
-        yield from _failed_directions(head, worker, link)
-    if not over_rdma(head, worker, tcp_only):
+        yield from _failed_trials(head, worker, link)
+    if not rdma_devices(head, worker, tcp_only):
         yield from _slow_interfaces(head, worker, all_reduces)
 
 
-def _failed_directions(
-    head: NodeFacts, worker: NodeFacts, link: LinkState
-) -> Iterator[CheckResult]:
-    if link.head_deaf:
-        yield _head_cannot_listen(head, link)
-    for node, why in ((head, link.own_deaf), (worker, link.worker_deaf)):
-        if why:
-            yield _cannot_listen(node, why)
-    if link.unreported:
-        yield finding(
-            "FAIL",
-            f"nothing is known of the link to {worker.name}: {link.unreported}",
-            f"{LOGGED}; sudo systemctl restart caovan",
-            worker,
-        )
-    if LARGE_PACKETS_LOST in (link.to_head, link.to_own):
+def _failed_trials(head: NodeFacts, worker: NodeFacts, link: LinkState) -> Iterator[CheckResult]:
+    lost = {trial for trial, reason in link.failures.items() if reason == LARGE_PACKETS_LOST}
+    if lost & {"reach-rendezvous", "reach-head"}:
+        lost |= {"reach-rendezvous", "reach-head"}  # the same packets, whatever the port
         yield _lost_data(worker, head)
-    else:
-        if link.to_head:
-            yield _head_unreachable(head, worker, link)
-        if link.to_own:
-            yield _own_address_unreachable(head, worker, link)
-    if link.to_worker == LARGE_PACKETS_LOST:
+    if "reach-worker" in lost:
         yield _lost_data(head, worker)
-    elif link.to_worker:
-        yield _worker_unreachable(head, worker, link)
+    for trial, finding_of in _FINDINGS.items():
+        if trial in link.failures and trial not in lost:
+            yield finding_of(head, worker, link, link.failures[trial])
 
 
 def _lost_data(sender: NodeFacts, receiver: NodeFacts) -> CheckResult:
@@ -80,17 +64,6 @@ def _lost_data(sender: NodeFacts, receiver: NodeFacts) -> CheckResult:
     )
 
 
-def pair_checks(one: NodeFacts, other: NodeFacts, link: LinkState | None) -> Iterator[CheckResult]:
-    """Check the link between two workers; the first stands for the head."""
-    if link is None:
-        return
-    for sender, receiver, why in ((other, one, link.to_head), (one, other, link.to_worker)):
-        if why == LARGE_PACKETS_LOST:
-            yield _lost_data(sender, receiver)
-        elif why:
-            yield _closed_port(sender, receiver, why)
-
-
 def describe_link(
     head: NodeFacts, worker: NodeFacts, link: LinkState | None, tcp_only: bool
 ) -> str:
@@ -98,7 +71,7 @@ def describe_link(
     parts = ["its ports are open both ways" if link else "its ports are not checked yet"]
     if bytes_s := slowest_bytes_s((head, worker)):
         parts.append(f"{rate(bytes_s / GOODPUT)} by its interfaces")
-    if devices := over_rdma(head, worker, tcp_only):
+    if devices := rdma_devices(head, worker, tcp_only):
         parts.append(f"NCCL uses {devices}")
     return ", ".join(parts)
 
@@ -114,70 +87,88 @@ def rate(bytes_s: float) -> str:
     return f"{mbit / 1000:.1f} Gbit/s" if mbit >= 1000 else f"{mbit:.0f} Mbit/s"
 
 
-def _head_cannot_listen(head: NodeFacts, link: LinkState) -> CheckResult:
-    remedy = _LISTENING.get(link.head_deaf, "set [cluster] head to an address of this machine")
+def _cannot_open_rendezvous(
+    head: NodeFacts, worker: NodeFacts, link: LinkState, reason: str
+) -> CheckResult:
+    remedy = _LISTENING.get(reason, "set [cluster] head to an address of this machine")
     return finding(
         "FAIL",
-        f"{head.name} cannot listen at port {link.port} of {link.host}, where ranks meet:"
-        f" {link.head_deaf}",
+        f"{head.name} cannot listen at port {link.port} of {link.host}, where ranks meet: {reason}",
         remedy.format(port=link.port),
         head,
     )
 
 
-def _cannot_listen(node: NodeFacts, why: str) -> CheckResult:
+def _cannot_listen(node: NodeFacts, reason: str) -> CheckResult:
     return finding(
         "FAIL",
-        f"{node.name} cannot listen at its own address {node.address}, as ranks will: {why}",
+        f"{node.name} cannot listen at its own address {node.address}, as ranks will: {reason}",
         f"see that {node.interface} is up and has it: `ip address show {node.interface}`",
         node,
     )
 
 
-def _head_unreachable(head: NodeFacts, worker: NodeFacts, link: LinkState) -> CheckResult:
+def _no_report(head: NodeFacts, worker: NodeFacts, link: LinkState, reason: str) -> CheckResult:
+    return finding(
+        "FAIL",
+        f"nothing is known of the link to {worker.name}: {reason}",
+        f"{LOGGED}; sudo systemctl restart caovan",
+        worker,
+    )
+
+
+def _rendezvous_unreachable(
+    head: NodeFacts, worker: NodeFacts, link: LinkState, reason: str
+) -> CheckResult:
     text = f"{worker.name} cannot connect to {head.name} at port {link.port} of {link.host}"
-    if link.joined and link.joined != link.meets:
+    joined = link.report.joined
+    if joined and joined != link.bound:
         return finding(
             "FAIL",
-            f"{text}, where ranks meet: {link.to_head}. It joined at {link.joined}: {head.name} has"
+            f"{text}, where ranks meet: {reason}. It joined at {joined}: {head.name} has"
             " two addresses, or is behind NAT as a container with a network of its own",
             f"set [cluster] head to an address that every worker reaches; {HOST_NETWORK}",
             head,
         )
-    text = f"{text}, where ranks meet: {link.to_head}{_firewall_note(head)}"
+    text = f"{text}, where ranks meet: {reason}{_firewall_note(head)}"
     # To the rendezvous, ranks connect from there; to the head's own address, from the worker's own.
-    peers = dict.fromkeys(filter(None, (link.own, worker.address)))
+    peers = dict.fromkeys(filter(None, (link.report.own, worker.address)))
     return finding("FAIL", text, _firewall_command(head, *peers), head)
 
 
-def _own_address_unreachable(head: NodeFacts, worker: NodeFacts, link: LinkState) -> CheckResult:
-    if link.meets != head.address:
-        return _reachable_elsewhere(worker, head, link.to_own, link.meets)
-    return _closed_port(worker, head, link.to_own)
+def _head_unreachable(
+    head: NodeFacts, worker: NodeFacts, link: LinkState, reason: str
+) -> CheckResult:
+    if link.bound != head.address:
+        return _reachable_elsewhere(worker, head, reason, link.bound)
+    return _closed_port(worker, head, reason)
 
 
-def _worker_unreachable(head: NodeFacts, worker: NodeFacts, link: LinkState) -> CheckResult:
-    if link.seen and link.seen != link.own:
+def _worker_unreachable(
+    head: NodeFacts, worker: NodeFacts, link: LinkState, reason: str
+) -> CheckResult:
+    own, seen = link.report.own, link.report.seen
+    if seen and seen != own:
         return finding(
             "FAIL",
-            f"{_cannot_connect(head, worker)}: {link.to_worker}. Its own connections come from"
-            f" {link.seen}: {worker.name} is behind NAT, as a container with a network of its own",
+            f"{_cannot_connect(head, worker)}: {reason}. Its own connections come from"
+            f" {seen}: {worker.name} is behind NAT, as a container with a network of its own",
             HOST_NETWORK,
             worker,
         )
-    if link.seen and link.own != worker.address:
-        return _reachable_elsewhere(head, worker, link.to_worker, link.own)
-    return _closed_port(head, worker, link.to_worker)
+    if seen and own != worker.address:
+        return _reachable_elsewhere(head, worker, reason, own)
+    return _closed_port(head, worker, reason)
 
 
 def _reachable_elsewhere(
-    sender: NodeFacts, receiver: NodeFacts, why: str, known: str
+    sender: NodeFacts, receiver: NodeFacts, reason: str, known: str
 ) -> CheckResult:
     """A node's own address is unreachable, but another one, `known`, is reachable."""
     interface = receiver.interface
     return finding(
         "FAIL",
-        f"{_cannot_connect(sender, receiver)} of {interface}, {FREE_PORTS}: {why}"
+        f"{_cannot_connect(sender, receiver)} of {interface}, {FREE_PORTS}: {reason}"
         f"{_firewall_note(receiver)}; at {known} they reach each other",
         f"remove [cluster] interface, or name that of {known}, and restart caovan; or, where"
         f" {interface} does join them: {_firewall_command(receiver, sender.address)}",
@@ -185,9 +176,21 @@ def _reachable_elsewhere(
     )
 
 
-def _closed_port(sender: NodeFacts, receiver: NodeFacts, why: str) -> CheckResult:
-    text = f"{_cannot_connect(sender, receiver)}, {FREE_PORTS}: {why}{_firewall_note(receiver)}"
+def _closed_port(sender: NodeFacts, receiver: NodeFacts, reason: str) -> CheckResult:
+    text = f"{_cannot_connect(sender, receiver)}, {FREE_PORTS}: {reason}{_firewall_note(receiver)}"
     return finding("FAIL", text, _firewall_command(receiver, sender.address), receiver)
+
+
+_FINDINGS: Mapping[Trial, Callable[[NodeFacts, NodeFacts, LinkState, str], CheckResult]] = {
+    "listen-rendezvous": _cannot_open_rendezvous,
+    "listen-head": lambda head, worker, link, reason: _cannot_listen(head, reason),
+    "listen-worker": lambda head, worker, link, reason: _cannot_listen(worker, reason),
+    "report": _no_report,
+    "reach-rendezvous": _rendezvous_unreachable,
+    "reach-head": _head_unreachable,
+    "reach-worker": _worker_unreachable,
+}
+"""The finding about a trial that failed, from the head, the worker, their link and the reason."""
 
 
 def _cannot_connect(sender: NodeFacts, receiver: NodeFacts) -> str:

@@ -12,14 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
-from caovand.core.cluster.link import (
-    PortCheck,
-    PortCheckReport,
-    probe_to,
-    reached_to,
-    read_probe,
-    read_reached,
-)
+from caovand.core.cluster.link import Probe, ProbeReport, read_probe, read_probe_report
 from caovand.core.cluster.plan_document import plan_to, read_plan
 from caovand.core.document import (
     BadDocument,
@@ -62,7 +55,7 @@ class Order:
     reports echo. `refusal` says why this worker cannot take part; "" if it can. `name` is the
     head's; `head` differs for each run of its daemon. `evidence` names a failed start whose
     evidence the head lacks, "" without one; `stacks` requests the stacks of living ranks. `probe`
-    is a port check for a worker without an engine.
+    is for a worker without an engine.
     """
 
     head: str
@@ -78,7 +71,7 @@ class Order:
     evidence: str = ""
     stacks: bool = False
     progress: float | None = None
-    probe: PortCheck | None = None
+    probe: Probe | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +82,7 @@ class Report:
     and `finding` says why. `stopped` says that the operator stopped the engine. `ranks` holds each
     rank's name, pid and card, None if unknown. `sizes` is the ranks' memory in GiB according to the
     log, `network` what NCCL uses to other nodes. `echo` is the `sent` of the last order, `held_s`
-    how long ago it arrived. `reached` is the result of the last probe.
+    how long ago it arrived. `probe` is the result of the last probe.
     """
 
     name: str
@@ -106,13 +99,13 @@ class Report:
     clock: float = 0.0
     echo: float = 0.0
     held_s: float = 0.0
-    reached: PortCheckReport | None = None
+    probe: ProbeReport | None = None
 
 
 def encode_order(order: Order) -> bytes:
     """Encode an order as a frame."""
     plan = plan_to(order.plan) if order.plan is not None else None
-    return dump({**_shortened(order), "plan": plan, "probe": probe_to(order.probe)})
+    return dump({**_shortened(order), "plan": plan, "probe": order.probe and asdict(order.probe)})
 
 
 def decode_order(frame: bytes) -> Order:
@@ -122,10 +115,10 @@ def decode_order(frame: bytes) -> Order:
 
 def encode_report(report: Report) -> bytes:
     """Encode a report as a frame."""
-    finding = asdict(report.finding) if report.finding else None
     tables = {"facts": dict(report.facts), "sizes": dict(report.sizes)}
-    reached = reached_to(report.reached)
-    return dump({**_shortened(report), **tables, "finding": finding, "reached": reached})
+    parts = {"finding": report.finding, "probe": report.probe}
+    documents = {name: part and asdict(part) for name, part in parts.items()}
+    return dump({**_shortened(report), **tables, **documents})
 
 
 def decode_report(frame: bytes) -> Report:
@@ -199,5 +192,5 @@ _REPORT: PartReader[Report] = record(Report, {
     "ranks": listed(row(_NAME, whole(1), optional(whole(high=MAX_GPUS - 1))), MAX_RANKS),
     "sizes": table(number(), MAX_SIZES, _NAME),
     "finding": optional(read_finding),
-    "reached": read_reached,
+    "probe": read_probe_report,
 })  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
+from caovand.core.addresses import url_host
 from caovand.core.cluster.finding import finding
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.facts.checks import CheckResult
@@ -13,10 +14,10 @@ MAX_NAMED = 3
 """How many files a finding names."""
 
 
-def model_files(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
-    """Files that only one of the nodes has, and files whose contents differ."""
-    theirs, own = head.model, worker.model
-    if not theirs and not own:
+def model_checks(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
+    """Find files that only one of the nodes has, and files whose contents differ."""
+    at_head, at_worker = head.model, worker.model
+    if not at_head and not at_worker:
         yield finding(
             "WARN",
             f"neither {head.name} nor {worker.name} has files of the model: each would download its"
@@ -24,17 +25,20 @@ def model_files(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
             "download it on both: sudo caovanctl model pull OWNER/NAME",
         )
         return
-    if not theirs:
+    if not at_head:
         yield finding(
             "FAIL",
-            f"{head.name} has no file of the model, {worker.name} has {name_some(sorted(own))}",
+            f"{head.name} has no file of the model, {worker.name} has"
+            f" {name_some(sorted(at_worker))}",
             _copy(worker, head),
             head,
         )
         return
-    missing = sorted(theirs.keys() - own.keys())
-    extra = sorted(own.keys() - theirs.keys())
-    changed = sorted(name for name in theirs.keys() & own.keys() if theirs[name] != own[name])
+    missing = sorted(at_head.keys() - at_worker.keys())
+    extra = sorted(at_worker.keys() - at_head.keys())
+    changed = sorted(
+        name for name in at_head.keys() & at_worker.keys() if at_head[name] != at_worker[name]
+    )
     fix = _copy(head, worker, contents=bool(changed), delete=bool(extra))
     if missing:
         text = f"{worker.name} lacks {name_some(missing)} of the model that {head.name} has"
@@ -68,6 +72,6 @@ def _copy(
     options = "-aLc" if contents else "-aL"
     if delete:
         options += " --delete"
-    host = f"[{source.address}]" if ":" in source.address else source.address
     here = quote(f"{target.model_folder or source.model_folder}/")
-    return f"sudo rsync {options} {quote(f'USER@{host}:{source.model_folder}/')} {here}"
+    there = quote(f"USER@{url_host(source.address)}:{source.model_folder}/")
+    return f"sudo rsync {options} {there} {here}"

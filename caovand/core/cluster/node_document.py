@@ -48,13 +48,12 @@ def public_facts(facts: NodeFacts | None) -> dict[str, Any]:
     """
     if facts is None:
         return {}
-    kinds = (list(same) for _, same in groupby(facts.cards, lambda card: card.kind))
-    return {
-        "engine": facts.engine, "version": facts.version, "cards": [_shown(one) for one in kinds],
-    }  # fmt: skip
+    kinds = (list(alike) for _, alike in groupby(facts.cards, lambda card: card.kind))
+    cards = [_shared_entry(alike) for alike in kinds]
+    return {"engine": facts.engine, "version": facts.version, "cards": cards}
 
 
-def _shown(alike: list[NodeCard]) -> dict[str, Any]:
+def _shared_entry(alike: list[NodeCard]) -> dict[str, Any]:
     document = {**_card_document(alike[0]), "count": len(alike)}
     del document["free_mib"]
     occupied = [card.occupied_mib for card in alike]

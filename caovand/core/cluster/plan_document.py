@@ -31,12 +31,14 @@ def plan_to(plan: Plan) -> dict[str, Any]:
         "settings": _settings_to(plan.settings),
         "env": _settings_to(plan.env),
         "verbatim": sorted(plan.verbatim),
-        "taken": [[one.rung, one.value, one.degrades, one.passing] for one in plan.taken],
+        "taken": [[rung.rung, rung.value, rung.degrades, rung.passing] for rung in plan.taken],
     }
 
 
 def _settings_to(settings: Mapping[str, Setting]) -> dict[str, Any]:
-    return {name: [one.value, one.origin, one.reason] for name, one in settings.items()}
+    return {
+        name: [setting.value, setting.origin, setting.reason] for name, setting in settings.items()
+    }
 
 
 _STRINGS = listed(string())

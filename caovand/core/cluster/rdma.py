@@ -13,7 +13,7 @@ NCCL_MIB = 1024
 
 
 def no_rdma(nodes: Collection[NodeFacts]) -> str:
-    """Why these nodes cannot use InfiniBand or RoCE; "" if they can."""
+    """The reason why these nodes cannot use InfiniBand or RoCE; "" if they can."""
     if not any(node.rdma for node in nodes):
         return "no node has InfiniBand or RoCE"
     if set.intersection(*(set(node.rdma.values()) for node in nodes)):
@@ -24,26 +24,26 @@ def no_rdma(nodes: Collection[NodeFacts]) -> str:
     return "the nodes have InfiniBand and RoCE, but not the same"
 
 
-def over_rdma(one: NodeFacts, other: NodeFacts, tcp_only: bool) -> str:
+def rdma_devices(head: NodeFacts, worker: NodeFacts, tcp_only: bool) -> str:
     """The RDMA devices that NCCL uses between two nodes, such as "mlx5_0 (InfiniBand)"; "" for TCP.
 
-    `tcp_only` as in `checks.compare`.
+    `tcp_only` as in `checks.Requirements`.
     """
-    if tcp_only or not one.cards or not other.cards or no_rdma((one, other)):
+    if tcp_only or not head.cards or not worker.cards or no_rdma((head, worker)):
         return ""
-    layers = set(other.rdma.values())
-    return _listed({name: layer for name, layer in one.rdma.items() if layer in layers})
+    layers = set(worker.rdma.values())
+    return _listed({name: layer for name, layer in head.rdma.items() if layer in layers})
 
 
-def rdma(head: NodeFacts, worker: NodeFacts, tcp_only: bool) -> Iterator[CheckResult]:
-    """Devices that only one node has, and memlock limits too low for NCCL.
+def rdma_checks(head: NodeFacts, worker: NodeFacts, tcp_only: bool) -> Iterator[CheckResult]:
+    """Find devices that only one node has, and memlock limits too low for NCCL.
 
-    `tcp_only` as in `checks.compare`.
+    `tcp_only` as in `checks.Requirements`.
     """
     if not head.cards or not worker.cards:
         return
-    why = no_rdma((head, worker))
-    if why and (head.rdma or worker.rdma):
+    obstacle = no_rdma((head, worker))
+    if obstacle and (head.rdma or worker.rdma):
         lacking = next((node for node in (head, worker) if not node.rdma), None)
         yield finding(
             "WARN",
@@ -53,7 +53,7 @@ def rdma(head: NodeFacts, worker: NodeFacts, tcp_only: bool) -> Iterator[CheckRe
             "connect all nodes by the same one",
             lacking,
         )  # fmt: skip
-    if why or tcp_only:
+    if obstacle or tcp_only:
         return
     for node in (head, worker):
         if node.rdma and node.memlock_mib is not None and node.memlock_mib < NCCL_MIB:
@@ -69,5 +69,5 @@ def rdma(head: NodeFacts, worker: NodeFacts, tcp_only: bool) -> Iterator[CheckRe
 
 def _listed(devices: Mapping[str, str]) -> str:
     """Format devices, such as "mlx5_0 (InfiniBand)"."""
-    shown = [f"{name} ({layer})" for name, layer in sorted(devices.items())]
-    return ", ".join(shown) or "no InfiniBand or RoCE"
+    devices_text = [f"{name} ({layer})" for name, layer in sorted(devices.items())]
+    return ", ".join(devices_text) or "no InfiniBand or RoCE"

@@ -42,11 +42,11 @@ def add(text: str, keys: Mapping[str, Any]) -> str:
     There must be no block yet.
     """
     assert not is_written(text)
-    found = _section(text)
-    if found is None:
+    bounds = _section_bounds(text)
+    if bounds is None:
         # Begin with a line end: the text may lack its last one.
         return "\n".join((text, *_block(keys), ""))
-    begin, end = found
+    begin, end = bounds
     return text[:begin] + "\n".join(_block(keys, text[begin:end])) + text[end:]
 
 
@@ -78,7 +78,7 @@ def _block(keys: Mapping[str, Any], section: str | None = None) -> Iterator[str]
     yield END
 
 
-def _section(text: str) -> tuple[int, int] | None:
+def _section_bounds(text: str) -> tuple[int, int] | None:
     """Start of the section and end of its last key, without the line end; None without a section.
 
     Comments after the last key belong to the next section.

@@ -12,7 +12,9 @@ from caovand.core.facts.inventory import version_numbers
 from caovand.core.facts.shortfalls import DRIVER_OF_CUDA, INSTALL_DRIVER
 
 
-def software(head: NodeFacts, worker: NodeFacts, package: Package | None) -> Iterator[CheckResult]:
+def software_checks(
+    head: NodeFacts, worker: NodeFacts, package: Package | None
+) -> Iterator[CheckResult]:
     """Report differing releases, including that of `package`, which starts the ranks."""
     yield from _caovan(head, worker)
     if head.engine != worker.engine:
@@ -63,15 +65,15 @@ def _caovan(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
 
 def _environment(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
     install = _install(head, worker)
-    for what, theirs, own in (
+    for what, at_head, at_worker in (
         (head.engine, head.version, worker.version),
         ("torch", head.torch, worker.torch),
         ("CUDA", head.cuda, worker.cuda),
         ("NCCL", head.nccl, worker.nccl),
         ("FlashInfer", head.flashinfer, worker.flashinfer),
     ):
-        if theirs != own:
-            text = f"{what} differs: {both_values(head, theirs, worker, own)}"
+        if at_head != at_worker:
+            text = f"{what} differs: {both_values(head, at_head, worker, at_worker)}"
             yield finding("FAIL", text, install, worker)
     if head.plugin != worker.plugin:
         yield finding(
@@ -80,13 +82,13 @@ def _environment(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
             f"install the package caovan-kernels, then: {install}",
             older_release(head, head.plugin, worker, worker.plugin),
         )
-    theirs, own = _minor(head.python), _minor(worker.python)
-    if theirs != own:
+    at_head, at_worker = _minor(head.python), _minor(worker.python)
+    if at_head != at_worker:
         yield finding(
             "FAIL",
-            f"the engine's Python differs: {both_values(head, theirs, worker, own)}; its processes"
-            " send each other pickled objects",
-            f"{install} --python {theirs}" if theirs else install,
+            f"the engine's Python differs: {both_values(head, at_head, worker, at_worker)}; its"
+            " processes send each other pickled objects",
+            f"{install} --python {at_head}" if at_head else install,
             worker,
         )
 
@@ -124,14 +126,14 @@ def _kernels(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
 
 def _executor(head: NodeFacts, worker: NodeFacts, package: Package) -> Iterator[CheckResult]:
     """Check the package that starts the ranks: different releases refuse each other."""
-    theirs, own = package.release(head), package.release(worker)
-    for node, here, there in ((head, theirs, own), (worker, own, theirs)):
+    at_head, at_worker = package.release(head), package.release(worker)
+    for node, here, there in ((head, at_head, at_worker), (worker, at_worker, at_head)):
         if not here:
             text = f"{package.name} is not installed in the engine's environment on {node.name}"
             yield finding("FAIL", text, _pip(package, there), node)
-    if theirs and own and theirs != own:
-        text = f"{package.name} differs: {both_values(head, theirs, worker, own)}"
-        yield finding("FAIL", text, _pip(package, theirs), worker)
+    if at_head and at_worker and at_head != at_worker:
+        text = f"{package.name} differs: {both_values(head, at_head, worker, at_worker)}"
+        yield finding("FAIL", text, _pip(package, at_head), worker)
 
 
 def _pip(package: Package, release: str) -> str:

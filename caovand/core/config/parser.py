@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin
 
 from caovand.core.config.key import ConfigError, StringPairs, entries_of
-from caovand.core.config.rules import Rungs, contradictions, nearest, without_value
+from caovand.core.config.rules import Rungs, contradictions, suggest, without_value
 from caovand.core.config.schema import Config, hints
 from caovand.core.config.text import toml
 
@@ -36,7 +36,7 @@ def parse(
     known = {f.name: f for f in fields(Config)}
     for name, content in document.items():
         if name not in known:
-            findings.append(f"{source}: {_misplaced(name, content)}")
+            findings.append(f"{source}: {_explain_misplaced(name, content)}")
         elif isinstance(content, list) and all(isinstance(entry, Mapping) for entry in content):
             findings.append(f"{source}: [[{name}]] must be written [{name}], and only once")
         elif not isinstance(content, Mapping):
@@ -53,13 +53,13 @@ def parse(
     return config
 
 
-def _misplaced(name: str, content: Any) -> str:
+def _explain_misplaced(name: str, content: Any) -> str:
     """Explain a top-level name that is not a section."""
     if isinstance(content, Mapping):
         sections = [f.name for f in fields(Config)]
-        return f"unknown section [{name}]{_elsewhere(name) or nearest(name, sections)}"
+        return f"unknown section [{name}]{_elsewhere(name) or suggest(name, sections)}"
     every = [k.name for f in fields(Config) for k in fields(hints(Config)[f.name])]
-    return f'"{name}" is outside any section{_elsewhere(name) or nearest(name, every)}'
+    return f'"{name}" is outside any section{_elsewhere(name) or suggest(name, every)}'
 
 
 def _section(
@@ -69,7 +69,7 @@ def _section(
     values: dict[str, Any] = {}
     for key_name, value in content.items():
         if key_name not in known:
-            hint = nearest(key_name, known) or _elsewhere(key_name)
+            hint = suggest(key_name, known) or _elsewhere(key_name)
             findings.append(f'{source}: unknown key "{key_name}" in [{name}]{hint}')
             continue
         if entry := entries_of(hints(kind)[key_name]):
@@ -90,8 +90,8 @@ def _entries(
         isinstance(entry, Mapping) for entry in content.values()
     ):
         section, _, key_name = name.rpartition(".")
-        wanted = "must be a table of tables, such as { NAME = { temperature = 0.6 } }"
-        findings.append(f"{source}: [{section}] {key_name} {wanted}, is {_shown(content)}")
+        rule = "must be a table of tables, such as { NAME = { temperature = 0.6 } }"
+        findings.append(f"{source}: [{section}] {key_name} {rule}, is {_format_value(content)}")
         return ()
     return tuple(
         (entry, _section(kind, f"{name}.{toml(entry)}", content[entry], source, findings))
@@ -121,14 +121,14 @@ def _convert(value: Any, kind: Any, bounds: Mapping[str, Any]) -> Any:
         raise ValueError(f"must be from {toml(float(low))} to {toml(float(high))}, is {value!r}")
     if choices and checked not in choices:
         listed = ", ".join(([] if not optional else ["auto"]) + list(choices))
-        raise ValueError(f'must be one of {listed}; is "{value}"{nearest(str(value), choices)}')
+        raise ValueError(f'must be one of {listed}; is "{value}"{suggest(str(value), choices)}')
     return checked
 
 
 def _typed(value: Any, kind: Any, auto: str, *, private: bool) -> Any:
-    def refuse(wanted: str) -> ValueError:
-        shown = _kind(value) if private else _shown(value)
-        return ValueError(f"must be {wanted}{auto}, is {shown}{_unquoted(value, kind)}")
+    def refuse(rule: str) -> ValueError:
+        shown = _kind(value) if private else _format_value(value)
+        return ValueError(f"must be {rule}{auto}, is {shown}{_suggest_number(value, kind)}")
 
     if kind is bool:
         if not isinstance(value, bool):
@@ -154,12 +154,12 @@ def _typed(value: Any, kind: Any, auto: str, *, private: bool) -> Any:
             raise refuse("a string")
         return value
     if kind == StringPairs:
-        wanted = 'a table of strings, such as { NAME = "value" }'
+        rule = 'a table of strings, such as { NAME = "value" }'
         if not isinstance(value, Mapping):
-            raise refuse(wanted)
+            raise refuse(rule)
         for name, entry in value.items():
             if not isinstance(entry, str) or "\0" in entry:
-                raise ValueError(f"must be {wanted}; {without_value(name)} is {_kind(entry)}")
+                raise ValueError(f"must be {rule}; {without_value(name)} is {_kind(entry)}")
         return tuple(sorted(value.items()))
     if get_origin(kind) is tuple:
         item = get_args(kind)[0]
@@ -185,7 +185,7 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a date or time")
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """A value as findings show it; for tables and lists, which may contain secrets, only the
     kind."""
     if isinstance(value, (Mapping, list)):
@@ -194,7 +194,7 @@ def _shown(value: Any) -> str:
     return repr(value) if isinstance(value, float) else toml(value)
 
 
-def _unquoted(value: Any, kind: Any) -> str:
+def _suggest_number(value: Any, kind: Any) -> str:
     """Suggest the whole number that was probably meant."""
     if kind is not int:
         return ""

@@ -26,7 +26,7 @@ def contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Iter
         yield from rule(config)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, known: Iterable[str]) -> str:
     """Suggest the known name that was probably meant; "" if none is close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f'; did you mean "{close[0]}"?' if close else ""
@@ -42,13 +42,13 @@ def _engine(config: Config, kinds: Collection[str], rungs: Rungs) -> Iterable[st
     """The engine's kind must exist, and the ladder's rungs must be that engine's."""
     kind = config.engine.kind
     if kinds and kind is not None and kind not in kinds:
-        hint = nearest(kind, kinds) or f"; kinds are {', '.join(kinds)}"
+        hint = suggest(kind, kinds) or f"; kinds are {', '.join(kinds)}"
         yield f'[engine] kind is "{kind}", which is not a kind of engine{hint}'
         return
     known = rungs(config) if config.policy.ladder else ()
     for name in config.policy.ladder or ():
         if known and name not in known:
-            hint = nearest(name, known) or f"; rungs are {', '.join(known)}"
+            hint = suggest(name, known) or f"; rungs are {', '.join(known)}"
             yield f'[policy] ladder names "{name}", which is not a rung{hint}'
 
 
@@ -56,7 +56,7 @@ def _pinned(config: Config) -> Iterable[str]:
     lowerable = [key.name for section in (ModelSection, PolicySection) for key in fields(section)]
     for name in config.policy.pinned:
         if name not in lowerable:
-            hint = nearest(name, lowerable)
+            hint = suggest(name, lowerable)
             yield f'[policy] pinned names "{name}", which is not a key of [model] or [policy]{hint}'
 
 
@@ -74,8 +74,8 @@ def _listeners(config: Config) -> Iterable[str]:
     for section, port in LISTENERS:
         listen = getattr(config, section).listen
         if listen and not addresses.is_endpoint(listen):
-            wanted = f'must be ADDRESS:PORT, such as "127.0.0.1:{port}"'
-            yield f"[{section}] listen {wanted}, is {toml(listen)}"
+            rule = f'must be ADDRESS:PORT, such as "127.0.0.1:{port}"'
+            yield f"[{section}] listen {rule}, is {toml(listen)}"
 
 
 def _page(config: Config) -> Iterable[str]:
@@ -96,7 +96,7 @@ def _gateway(config: Config) -> Iterable[str]:
     known = dict(config.gateway.aliases)
     for alias, _ in config.gateway.alias_defaults:
         if alias not in known:
-            hint = nearest(alias, known) or "; add it to `aliases`"
+            hint = suggest(alias, known) or "; add it to `aliases`"
             yield f"[gateway] alias_defaults: {toml(alias)} is no alias{hint}"
     listen, port = config.gateway.listen, config.server.port
     if not addresses.is_endpoint(listen):
@@ -112,8 +112,8 @@ def _head(config: Config) -> Iterable[str]:
     if config.cluster.role == "off" and not head:
         return
     if not addresses.is_endpoint(head):
-        wanted = 'must be HOST:PORT of the head, such as "10.0.0.1:7070"'
-        yield f"[cluster] head {wanted}, is {toml(head)}"
+        rule = 'must be HOST:PORT of the head, such as "10.0.0.1:7070"'
+        yield f"[cluster] head {rule}, is {toml(head)}"
         return
     host, listens = addresses.split_address(head)
     if not addresses.is_host(host):

@@ -57,7 +57,7 @@ class ModelSection:
 
 @dataclass(frozen=True)
 class ServerSection:
-    """Where clients reach the engine."""
+    """The address at which clients reach the engine."""
 
     host: str = key("127.0.0.1", "Address the engine listens on.")
     port: int = key(8000, "TCP port the engine listens on.", low=1, high=65535)
@@ -156,7 +156,7 @@ class PolicySection:
 
 @dataclass(frozen=True)
 class EngineSection:
-    """Which engine runs, and how."""
+    """The engine to run, and its options."""
 
     kind: str | None = key(
         None,
@@ -269,7 +269,7 @@ class Config:
     log: LogSection = field(default_factory=LogSection)
 
     def origin(self, section: str, key: str) -> Literal["user", "policy"]:
-        """Who chose this value: "policy" if it is the default."""
+        """The origin of this value: "policy" if it is the default."""
         default = getattr(getattr(Config(), section), key)
         return "policy" if getattr(getattr(self, section), key) == default else "user"
 

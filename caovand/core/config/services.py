@@ -11,7 +11,7 @@ from caovand.core.gateway.requests import ConnectionLimits
 
 @dataclass(frozen=True)
 class ControlSection:
-    """Who may control the daemon."""
+    """The users who may control the daemon."""
 
     group: str = key("caovan", "Group whose members may use every caovanctl verb.", once=True)
 

@@ -24,8 +24,8 @@ def toml(value: Any) -> str:
     if isinstance(value, tuple) and value and isinstance(value[0], tuple):
         return "{ " + ", ".join(f"{toml(k)} = {toml(v)}" for k, v in value) + " }"
     if is_dataclass(value):
-        found = {entry.name: getattr(value, entry.name) for entry in fields(value)}
-        return toml({name: one for name, one in found.items() if one is not None})
+        settings = {entry.name: getattr(value, entry.name) for entry in fields(value)}
+        return toml({name: setting for name, setting in settings.items() if setting is not None})
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(toml(entry) for entry in value) + "]"
     if isinstance(value, Mapping):

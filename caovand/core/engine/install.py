@@ -1,4 +1,4 @@
-"""How an engine's environment is installed and proven. Part of its record
+"""The installation of an engine's environment, and its proof. Part of an engine's record
 (`core.engine.record`)."""
 
 from __future__ import annotations

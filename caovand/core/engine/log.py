@@ -36,7 +36,7 @@ class PhaseTime:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a log shows. `reached` is "serving" or the phase in which the log ends."""
+    """The contents of a log. `reached` is "serving" or the phase in which the log ends."""
 
     engine_version: str | None
     phases: tuple[PhaseTime, ...]
@@ -58,7 +58,7 @@ class FindCause(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """How to read an engine's output."""
+    """Reads an engine's output."""
 
     module: str
     """Module that exports this record as `LOG`, for the process that reads causes."""
@@ -81,7 +81,7 @@ class Log:
     begins: tuple[str, ...] = ()
     """Texts in the first lines of a start."""
     kinds: Mapping[str, str] = field(default_factory=dict)
-    """How well each of the engine's texts explains a failure, by the text's id."""
+    """The power of each of the engine's texts to explain a failure, by the text's id."""
     error: Callable[[str], str] | None = None
     """Formats a text as the engine's logger prints errors, to recognise what other libraries print
     through it."""

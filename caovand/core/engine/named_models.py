@@ -23,7 +23,7 @@ class PullStep:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedPull:
-    """How an engine's own server downloads a model."""
+    """Downloads a model with an engine's own server."""
 
     words: tuple[str, ...]
     """The program's arguments."""
@@ -32,7 +32,7 @@ class NamedPull:
     ready: str
     """Path that answers once the server is up."""
     path: str
-    """Where to post `body`; each line of the response is a table for `read`."""
+    """The path to post `body` to; each line of the response is a table for `read`."""
     body: Callable[[str], Mapping[str, Any]]
     read: Callable[[Mapping[str, Any]], PullStep]
     by_hand: str

@@ -8,8 +8,9 @@ from types import MappingProxyType
 from typing import Protocol
 
 from caovand.core.config.schema import Config, Mode
+from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.facts.all_reduce import AllReduce
-from caovand.core.facts.checks import CheckResult, DoctorFacts
+from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.healing.failure import Foreseen

@@ -77,18 +77,18 @@ class SpreadPlan(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiNode:
-    """How an engine runs on several machines."""
+    """Runs an engine on several machines."""
 
-    offered: Callable[[Config, Inventory], tuple[Gpu, ...]]
+    usable_cards: Callable[[Config, Inventory], tuple[Gpu, ...]]
     """Cards that ranks may use on a node, in order of use; raises Unplannable."""
     refusal: Callable[[str, EngineInfo], Problem | None]
     """Why an engine cannot start its ranks with this [cluster] executor; None if it can."""
     packages: Mapping[str, Package]
     """The package that each executor needs on every node."""
     spread: SpreadPlan
-    local: Callable[[Plan, Config, Inventory], Plan]
+    adapt: Callable[[Plan, Config, Inventory], Plan]
     """Adapts a spread plan to another node; raises Unplannable."""
-    own: Callable[[Plan, NodePlace], Plan]
+    place: Callable[[Plan, NodePlace], Plan]
     """Adapts a local plan to the node's place."""
     all_reduces_over_link: Callable[[Plan], bool]
     """Whether such a plan does all-reduces over the link between nodes."""
@@ -107,8 +107,8 @@ class MultiNode:
 class Arguments:
     """Interprets the operator's verbatim flags."""
 
-    shown: Callable[[Sequence[str]], tuple[str, ...]]
-    """The flags without secrets."""
+    redact: Callable[[Sequence[str]], tuple[str, ...]]
+    """Replaces the secrets in the flags."""
     secrets: Callable[[Sequence[str]], tuple[str, ...]]
     """The secrets in the flags."""
     api_keys: Callable[[Sequence[str]], tuple[str, ...] | None]
@@ -122,8 +122,8 @@ class Arguments:
     drafter: Callable[[Config], str] | None = None
     """The folder of the drafter to plan with; "" without one. None for an engine whose drafters
     caovan does not plan."""
-    refused: Callable[[Sequence[str], EngineInfo], Sequence[Problem]] = lambda words, engine: ()
-    """Flags that a probed engine rejects."""
+    check: Callable[[Sequence[str], EngineInfo], Sequence[Problem]] = lambda words, engine: ()
+    """Problems with the flags, for a probed engine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +205,7 @@ class Api:
     """The environment variable that changes keep_alive_s; "" without one."""
 
     def keeps_alive_s(self, *environments: Mapping[str, str]) -> float:
-        """keep_alive_s, and 0 where one of these environments changes it."""
+        """Return keep_alive_s, or 0 if one of these environments changes it."""
         changed = any(self.keep_alive_variable in environment for environment in environments)
         return 0.0 if changed else self.keep_alive_s
 

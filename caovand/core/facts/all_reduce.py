@@ -20,7 +20,7 @@ AllReduceVerdict = Literal["right", "wrong", "hung", "unclear"]
 
 @dataclass(frozen=True)
 class AllReduce:
-    """How a plan does all-reduces: over how many cards, with which settings.
+    """A plan's all-reduces: the number of cards, and the settings.
 
     `custom` is Python code that binds `custom` to the engine's own all-reduce, or to None if the
     engine would not use it; "" if the plan has none. The code may use `device` and `group`.
@@ -57,22 +57,22 @@ def key_of(task: AllReduce, gpus: tuple[Gpu, ...], engine: EngineInfo) -> str:
     return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def to_document(found: Mapping[str, AllReduceResult]) -> dict[str, Any]:
+def to_document(results: Mapping[str, AllReduceResult]) -> dict[str, Any]:
     """Encode the newest MAX_RESULTS results."""
-    return {key: asdict(one) for key, one in list(found.items())[-MAX_RESULTS:]}
+    return {key: asdict(result) for key, result in list(results.items())[-MAX_RESULTS:]}
 
 
 def from_document(document: Any) -> dict[str, AllReduceResult]:
     """Decode results by key; unreadable entries are dropped."""
     if not isinstance(document, dict):
         return {}
-    return {key: one for key, entry in document.items() if (one := read(entry)) is not None}
+    return {key: result for key, entry in document.items() if (result := read(entry)) is not None}
 
 
 def read(entry: Any) -> AllReduceResult | None:
     """Decode one entry, or one answer of the check with a time; None if it is neither."""
-    found = read_or_none(_RESULT, entry)
-    return found and replace(found, by=found.by[:MAX_TEXT], text=found.text[:MAX_TEXT])
+    result = read_or_none(_RESULT, entry)
+    return result and replace(result, by=result.by[:MAX_TEXT], text=result.text[:MAX_TEXT])
 
 
 _RESULT = record(AllReduceResult, {

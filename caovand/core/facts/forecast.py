@@ -40,7 +40,7 @@ class MemoryEstimate:
 
     `fits` is None without a forecast, and `reason` says why. `conflicts` are settings that cannot
     work, however much memory there is. `kv_tokens` is the cache size that vLLM will report,
-    `max_model_len` the longest context with room for one request, `needed_mib` the memory of one
+    `max_model_len` the longest context for which one request fits, `needed_mib` the memory of one
     request with the wanted context. `lack` names a shortage of something other than cache. `ranks`
     are a pipeline's differing ranks; empty if all are alike.
     """
@@ -63,11 +63,11 @@ class MemoryEstimate:
     host_parts: tuple[tuple[MemoryPart, float], ...] = ()
 
     @property
-    def no_room(self) -> str:
+    def shortage(self) -> str:
         """A sentence if weights and steps alone exceed the memory; otherwise empty."""
         if self.kv_mib > 0:
             return ""
-        return f"no room is left for a cache: {-self.kv_mib / 1024:.2f} GiB short"
+        return f"no memory is left for a cache: {-self.kv_mib / 1024:.2f} GiB short"
 
 
 def unknown(reason: str) -> MemoryEstimate:

@@ -82,7 +82,7 @@ class Host:
     memory_gb_s: float | None = None
     """Memory bandwidth of all `cpus` together; None if not measured."""
     architecture: str = ""
-    """The kernel's name for the processor."""
+    """The kernel's name for the CPU."""
     instructions: tuple[str, ...] = ()
     """Vector extensions that engines have code for, by the kernel's names."""
     numa_nodes: int = 1
@@ -204,7 +204,7 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class Gptq:
-    """How GPTQ stored the weights: with `act_order`, a group's weights are not adjacent; in a
+    """GPTQ's storage of the weights: with `act_order`, a group's weights are not adjacent; in a
     `mixed` checkpoint, some modules are stored differently. None if `symmetric` is not stated."""
 
     bits: int
@@ -280,7 +280,7 @@ class ModelCard:
     tower: VisionTower | None = None
     """Set where a video may be as long as the context."""
     images_both_ways: bool = False
-    """Whether config.json says that the tokens of an image attend to later ones of it (Gemma 4)."""
+    """Whether an image's tokens attend to its later tokens, as config.json says (Gemma 4)."""
     chat_template: str | None = None
     """The template's text, not its file."""
     mistral_files: bool = False

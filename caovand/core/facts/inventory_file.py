@@ -71,14 +71,14 @@ def parse(document: Any) -> tuple[tuple[Gpu, ...], Host, EngineInfo | None]:
 
 def engines_in(document: Mapping[str, Any]) -> dict[str, EngineInfo]:
     """The inventory's engines by kind; BadInventory names the invalid key."""
-    found: dict[str, EngineInfo] = {}
+    engines: dict[str, EngineInfo] = {}
     if document.get("engine") is not None:
         kind = document.get("kind", UNNAMED)
         _check(isinstance(kind, str), "kind", kind, "a kind of engine")
-        found[kind] = _engine(document["engine"])
+        engines[kind] = _engine(document["engine"])
     for kind, entry in _table(document.get("others", {}), "others").items():
-        found[str(kind)] = _engine(entry)
-    return found
+        engines[str(kind)] = _engine(entry)
+    return engines
 
 
 def _gpu(entry: Any, where: str) -> Gpu:
@@ -157,12 +157,12 @@ def _value(value: Any, kind: str, where: str) -> Any:
         return None
     outer, _, inner = kind.partition("[")
     if outer in ("tuple", "frozenset"):
-        return _listed(value, outer, inner[:-1], where)
+        return _to_sequence(value, outer, inner[:-1], where)
     if outer == "bool":
         _check(isinstance(value, bool), where, value, "true or false")
         return value
     if outer == "int":
-        return _whole(value, where)
+        return _to_count(value, where)
     if outer == "float":
         _check(is_number(value, 0, MAX_VALUE), where, value, "a number from 0")
         return float(value)
@@ -170,7 +170,7 @@ def _value(value: Any, kind: str, where: str) -> Any:
     return value
 
 
-def _listed(value: Any, outer: str, inner: str, where: str) -> Any:
+def _to_sequence(value: Any, outer: str, inner: str, where: str) -> Any:
     """Convert a list to `tuple[X, ...]`, `frozenset[X]`, or to `tuple[X, Y]` of that length."""
     _check(isinstance(value, (list, tuple)), where, value, "a list")
     if outer == "frozenset":
@@ -191,16 +191,16 @@ def _parts(inner: str) -> list[str]:
     return re.findall(r"\w+(?:\[[^\]]{0,60}\])?", inner)
 
 
-def _whole(value: Any, where: str) -> int:
+def _to_count(value: Any, where: str) -> int:
     """A count; fractions, which sizes in MiB may have, are dropped."""
     _check(is_number(value, 0, MAX_VALUE), where, value, "a number from 0")
     _check(value == int(value) or where.endswith("_mib"), where, value, "a whole number")
     return int(value)
 
 
-def _check(right: bool, where: str, value: Any, wanted: str) -> None:
+def _check(right: bool, where: str, value: Any, expected: str) -> None:
     if not right:
-        raise BadInventory(f"{where} is {reprlib.repr(value)}, not {wanted}")
+        raise BadInventory(f"{where} is {reprlib.repr(value)}, not {expected}")
 
 
 def _plain(value: Gpu | Host | EngineInfo) -> dict[str, Any]:

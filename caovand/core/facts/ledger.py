@@ -87,8 +87,8 @@ _COUNT = whole()
 _MEMBER: PartReader[dict[str, int]] = record(
     dict, {"pid": whole(2), "start": _COUNT}, may_have_more=True
 )
-# An empty mark would match every process.
 _MARKS = record(Marks, dict.fromkeys(Marks._fields, require(string(), bool, "is empty")))
+"""An empty mark would match every process."""
 _LEDGER: PartReader[dict[str, Any]] = record(dict, {
     "boot_id": string(),
     "session": require(_COUNT, lambda session: session != 1, "is init's"),

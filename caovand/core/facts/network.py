@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SAME_NETWORK_FACTOR = 2
-"""Two measured round trips of one network differ by less than this factor, those of two kinds of
-Ethernet by more."""
+"""Round trips measured on one network differ by less than this factor; on two kinds of Ethernet
+they differ by more."""
 
 
 @dataclass(frozen=True)

@@ -67,18 +67,18 @@ def without_other_processes(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 def used_by_card(gpus: Sequence[Gpu]) -> Used:
     """Used memory by card; for a partitioned card, on its fullest part."""
-    found: dict[int, int] = {}
+    usage: dict[int, int] = {}
     for gpu in gpus:
-        found[gpu.index] = max(found.get(gpu.index, 0), in_use(gpu))
-    return found
+        usage[gpu.index] = max(usage.get(gpu.index, 0), in_use(gpu))
+    return usage
 
 
 def by_card(occupancy: Occupancy) -> Used:
     """Total over processes, by card."""
-    found: dict[int, int] = {}
+    usage: dict[int, int] = {}
     for (card, _), mib in occupancy.items():
-        found[card] = found.get(card, 0) + mib
-    return found
+        usage[card] = usage.get(card, 0) + mib
+    return usage
 
 
 def maxima(*samples: Used) -> Used:

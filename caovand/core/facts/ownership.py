@@ -39,7 +39,7 @@ class Process:
 
 @dataclass(frozen=True, eq=False)
 class KnownEngine:
-    """What is known about an engine: its first process, and its processes when last seen.
+    """The known facts about an engine: its first process, and its processes when last seen.
 
     `session` is the first process's pid and `start` its start time: nothing older belongs to the
     engine. `grouped` are the pids in its cgroup, None without one.
@@ -79,7 +79,7 @@ def assign_owners(
         for place, engine in enumerate(engines)
         for member in engine.members
     }
-    found: dict[int, int] = {}
+    owners: dict[int, int] = {}
     unknown = []
     for process in table:
         if process.pid == us:
@@ -90,9 +90,9 @@ def assign_owners(
             if place is None and _candidates(process, engines):
                 unknown.append(process)
         if place is not None:
-            found[process.pid] = place
-    _add_descendants(found, table, us)
-    return Ownership(found, tuple(unknown))
+            owners[process.pid] = place
+    _add_descendants(owners, table, us)
+    return Ownership(owners, tuple(unknown))
 
 
 def _known_owner(
@@ -141,15 +141,15 @@ def _knows_session(engine: KnownEngine, session: int) -> bool:
     return any(session in (member.session, member.pid) for member in engine.members)
 
 
-def _add_descendants(found: dict[int, int], table: Iterable[Process], us: int) -> None:
-    """Assign descendants of an engine's processes to it, except those of another engine."""
+def _add_descendants(owners: dict[int, int], table: Iterable[Process], us: int) -> None:
+    """Assign the descendants of an engine's processes to it, except another engine's."""
     children: dict[int, list[int]] = {}
     for process in table:
         children.setdefault(process.parent, []).append(process.pid)
-    todo = list(found)
+    todo = list(owners)
     while todo:
         parent = todo.pop()
         for pid in children.get(parent, ()):
-            if pid not in found and pid != us:
-                found[pid] = found[parent]
+            if pid not in owners and pid != us:
+                owners[pid] = owners[parent]
                 todo.append(pid)

@@ -1,4 +1,4 @@
-"""How compressed-tensors packed weights as integers."""
+"""Weights that compressed-tensors packed as integers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Packed:
-    """How the experts of a mixture are packed, or the layers of a model without any.
+    """The packing of a mixture's experts, or of the layers of a model without any.
 
     With `int8_inputs`, the checkpoint wants activations in 8 bits, too.
     """

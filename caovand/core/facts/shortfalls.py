@@ -22,15 +22,15 @@ _OLDEST_CARD = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
 """Compute capability of the oldest cards that each CUDA release compiles for."""
 
 
-def old_driver(gpus: Sequence[Gpu], wanted: str | None) -> Problem | None:
+def old_driver(gpus: Sequence[Gpu], cuda: str | None) -> Problem | None:
     """The driver is too old for the wanted CUDA; None if it is not, or is unknown."""
     has = gpus[0].cuda if gpus else ""
-    if not has or not wanted or _major(has) >= _major(wanted):
+    if not has or not cuda or _major(has) >= _major(cuda):
         return None
-    need = DRIVER_OF_CUDA.get(_major(wanted), "a newer one")
+    need = DRIVER_OF_CUDA.get(_major(cuda), "a newer one")
     return Problem(
         "",
-        f"driver {gpus[0].driver} is made for CUDA {has}, the engine for CUDA {wanted}",
+        f"driver {gpus[0].driver} is made for CUDA {has}, the engine for CUDA {cuda}",
         f"install driver {need} or newer: {INSTALL_DRIVER}",
     )
 

@@ -25,27 +25,27 @@ class SampleRound:
 def follow(
     rounds: tuple[SampleRound, ...], samples: Iterable[GpuSample]
 ) -> tuple[SampleRound, ...]:
-    """Append a round and keep those of the last RECENT_S seconds."""
-    found = list(samples)
-    at = max((sample.at for sample in found), default=float("-inf"))
-    if not found or (rounds and at < rounds[-1].at + STEP_S):
+    """Append a round, and drop rounds older than RECENT_S."""
+    current = list(samples)
+    at = max((sample.at for sample in current), default=float("-inf"))
+    if not current or (rounds and at < rounds[-1].at + STEP_S):
         return rounds
-    one = SampleRound(
-        at, {s.index: tuple(round_figure(getattr(s, name), 1) for name in FIGURES) for s in found}
+    round_ = SampleRound(
+        at, {s.index: tuple(round_figure(getattr(s, name), 1) for name in FIGURES) for s in current}
     )
-    return (*(before for before in rounds if before.at > at - RECENT_S), one)
+    return (*(before for before in rounds if before.at > at - RECENT_S), round_)
 
 
 def series(rounds: Sequence[SampleRound], now: float) -> dict[str, Any]:
-    """A list for each card and figure, None where unknown; `card_age_s` decreases."""
-    known = [one for one in rounds if one.at > now - RECENT_S]
-    indices = sorted({index for one in known for index in one.cards})
+    """One list for each card and figure, with None for unknown values; `card_age_s` decreases."""
+    known = [sample for sample in rounds if sample.at > now - RECENT_S]
+    indices = sorted({index for sample in known for index in sample.cards})
     nothing = (None,) * len(FIGURES)
     return {
-        "card_age_s": [round(now - one.at, 1) for one in known],
+        "card_age_s": [round(now - sample.at, 1) for sample in known],
         "cards": {
             str(index): {
-                name: [one.cards.get(index, nothing)[place] for one in known]
+                name: [sample.cards.get(index, nothing)[place] for sample in known]
                 for place, name in enumerate(FIGURES)
             }
             for index in indices

@@ -45,30 +45,30 @@ class Counters:
 
     def since(self, before: Counters) -> Counters:
         """The increase since `before`; everything if a counter has been reset since."""
-        found = {n: _since(getattr(self, n), getattr(before, n)) for n in NAMES}
-        if any(value is None for value in found.values()):
+        differences = {n: _since(getattr(self, n), getattr(before, n)) for n in NAMES}
+        if any(value is None for value in differences.values()):
             return self
-        return Counters(**found)
+        return Counters(**differences)
 
     def describe(self) -> dict[str, Any]:
         """Convert to plain values."""
-        found: dict[str, Any] = {}
+        document: dict[str, Any] = {}
         for name in NAMES:
             value = getattr(self, name)
-            found[name] = value.describe() if isinstance(value, Histogram) else value
-        return {**found, "accepted": list(self.accepted)}
+            document[name] = value.describe() if isinstance(value, Histogram) else value
+        return {**document, "accepted": list(self.accepted)}
 
 
 NAMES = tuple(entry.name for entry in fields(Counters))
 NOTHING = Counters()
 
 
-def _plus(one: Any, other: Any) -> Any:
-    if isinstance(one, Histogram):
-        return one.plus(other)
-    if isinstance(one, tuple):  # the draft depth may have increased
-        return tuple(a + b for a, b in zip_longest(one, other, fillvalue=0.0))
-    return one + other
+def _plus(value: Any, other: Any) -> Any:
+    if isinstance(value, Histogram):
+        return value.plus(other)
+    if isinstance(value, tuple):  # the draft depth may have increased
+        return tuple(a + b for a, b in zip_longest(value, other, fillvalue=0.0))
+    return value + other
 
 
 def _since(now: Any, before: Any) -> Any:

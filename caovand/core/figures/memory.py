@@ -1,4 +1,4 @@
-"""Memory use on a slot's cards: the engine's, by part, and that of other processes."""
+"""Memory use on a slot's cards: the engine's, by part, and other processes'."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ def by_card(
     `engine` and `others` are None if the driver does not separate processes. `engine_pids` are the
     pids of `ours` on the card.
     """
-    found = []
+    cards = []
     for sample in samples:
         parts = dict(_parts(*_of_card(forecast, sample.index, reported)))
         users = dict(sample.users)
-        own = sorted(users.keys() & ours)
-        known = bool(own)
-        engine = sum(users[pid] for pid in own) if known else None
-        found.append(
+        our_pids = sorted(users.keys() & ours)
+        known = bool(our_pids)
+        engine = sum(users[pid] for pid in our_pids) if known else None
+        cards.append(
             {
                 "gpu": sample.index,
                 "total_mib": sample.total_mib,
                 "used_mib": sample.used_mib,
                 "engine_mib": engine,
-                "engine_pids": own,
+                "engine_pids": our_pids,
                 "others_mib": None if engine is None else max(sample.used_mib - engine, 0),
                 "parts": parts if known else {},
             }
         )
-    return found
+    return cards
 
 
 def foreign_pids(memory: Iterable[Mapping[str, Any]], *, serves: bool) -> set[int]:

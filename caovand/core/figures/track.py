@@ -72,7 +72,7 @@ def follow(track: Track, reading: Reading) -> Track:
         progress.at, total, progress.running, progress.waiting, progress.kv_cache_usage
     )
     kept = [*track.recent, point]
-    old = bisect_right([one.at for one in kept], progress.at - RECENT_S) - 1
+    old = bisect_right([sample.at for sample in kept], progress.at - RECENT_S) - 1
     long = more.read_seconds > 0 and more.read_tokens >= LONG_READ_TOKENS * max(more.reads, 1.0)
     return Track(
         total,
@@ -90,7 +90,7 @@ def describe(track: Track, now: float) -> dict[str, Any]:
     cache hits and drafts cover the last RECENT_S seconds.
     """
     live = track.last is not None and now - track.last.progress.at <= STALE_S
-    before, latest = _latest(track) if live else (None, None)
+    before, latest = _latest_points(track) if live else (None, None)
     first = track.recent[0].total if track.recent else NOTHING
     window = track.total.since(first)
     return {
@@ -115,15 +115,17 @@ def series(track: Track, now: float) -> dict[str, list[float | None]]:
     Rates, quantiles and tokens per step compare a reading with the one before.
     """
     pairs = [(a, b, b.total.since(a.total)) for a, b in pairwise(track.recent)]
-    found: dict[str, list[float | None]] = {"age_s": [round(now - b.at, 1) for _, b, _ in pairs]}
+    columns: dict[str, list[float | None]] = {"age_s": [round(now - b.at, 1) for _, b, _ in pairs]}
     for name in RATES:
-        found[f"{name}_per_s"] = [_rate(more, name, b.at - a.at) for a, b, more in pairs]
+        columns[f"{name}_per_s"] = [_rate(more, name, b.at - a.at) for a, b, more in pairs]
     for name in ("running", "waiting", "kv_cache_usage"):
-        found[name] = [round_figure(getattr(b, name)) for _, b, _ in pairs]
+        columns[name] = [round_figure(getattr(b, name)) for _, b, _ in pairs]
     for name, (times, share) in QUANTILES.items():
-        found[name] = [round_figure(getattr(more, times).quantile(share)) for *_, more in pairs]
-    found["tokens_per_step"] = [(drafting(more) or {}).get("tokens_per_step") for *_, more in pairs]
-    return found
+        columns[name] = [round_figure(getattr(more, times).quantile(share)) for *_, more in pairs]
+    columns["tokens_per_step"] = [
+        (drafting(more) or {}).get("tokens_per_step") for *_, more in pairs
+    ]
+    return columns
 
 
 def rates(before: TrackPoint | None, after: TrackPoint | None) -> dict[str, float | None]:
@@ -140,12 +142,16 @@ def _rate(more: Counters, name: str, seconds: float) -> float | None:
 
 def quantiles(counters: Counters, name: str) -> Mapping[str, float | None]:
     """The median, the 99th percentile and the mean of a histogram."""
-    found = getattr(counters, name)
-    values = {"p50": found.quantile(0.5), "p99": found.quantile(0.99), "mean": found.mean}
+    histogram = getattr(counters, name)
+    values = {
+        "p50": histogram.quantile(0.5),
+        "p99": histogram.quantile(0.99),
+        "mean": histogram.mean,
+    }
     return {name: round_figure(value, 6) for name, value in values.items()}
 
 
-def _latest(track: Track) -> tuple[TrackPoint | None, TrackPoint]:
+def _latest_points(track: Track) -> tuple[TrackPoint | None, TrackPoint]:
     return (track.recent[-2] if len(track.recent) > 1 else None), track.recent[-1]
 
 

@@ -45,7 +45,7 @@ class Fields:
     model_at: tuple[int, int] | None = None
     max_tokens: int | None = None
     spans: tuple[tuple[str, int, int], ...] = ()
-    """Where the parts of the prompt begin and end, each with its field."""
+    """The start and end of each part of the prompt, with its field."""
 
 
 def fields(body: bytes) -> Generator[Fields | None, None, None]:
@@ -56,13 +56,13 @@ def fields(body: bytes) -> Generator[Fields | None, None, None]:
     names: set[str] = set()
     spans = _Spans()
     opened = _OBJECT.match(body)
-    while found := _NEXT.search(body, place):
+    while match := _NEXT.search(body, place):
         steps += 1
         if steps % STEPS == 0:
             yield None
-        place = found.end()
+        place = match.end()
         if (opens := body[place - 1] in b"{[") or body[place - 1] in b"}]":
-            before, begin = depth, found.start()
+            before, begin = depth, match.start()
             depth += (place - begin) if opens else (begin - place)
             if opens:
                 spans.begin(before, depth, name, begin)
@@ -153,7 +153,7 @@ def _text(raw: bytes) -> str | None:
         # As nearly all names are, in a fraction of the parser's time.
         return raw.decode(errors="replace")
     try:
-        found = json.loads(b'"%s"' % raw)
+        text = json.loads(b'"%s"' % raw)
     except ValueError:
         return None
-    return found if isinstance(found, str) else None
+    return text if isinstance(text, str) else None

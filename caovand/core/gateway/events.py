@@ -22,7 +22,7 @@ class Stage(Enum):
 
 
 class EngineState(str, Enum):
-    """What an engine is doing, as the daemon reports it.
+    """The state of an engine, as the daemon reports it.
 
     STARTING: none serves, and one is expected. DRAINING: it ends as planned, begun answers may
     finish. GONE: none serves, and none will before someone acts.
@@ -57,7 +57,7 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfRequest(Event):
+class RequestEvent(Event):
     """An event of the request `number`; numbers rise in the order of arrival."""
 
     number: int
@@ -85,7 +85,7 @@ class Healthy(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrived(OfRequest):
+class Arrived(RequestEvent):
     """A request's head has arrived; it announces `size` bytes of body."""
 
     size: int = 0
@@ -93,14 +93,14 @@ class Arrived(OfRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grew(OfRequest):
+class Grew(RequestEvent):
     """The body is longer than announced: `size` bytes so far."""
 
     size: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Complete(OfRequest):
+class Complete(RequestEvent):
     """The body has arrived; `digest` identifies it if the same request is sent again. `tokens` is
     its expected cost.
     """
@@ -110,32 +110,32 @@ class Complete(OfRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begun(OfRequest):
+class Begun(RequestEvent):
     """The first byte of the answer has arrived."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done(OfRequest):
+class Done(RequestEvent):
     """The engine's answer is complete."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unsent(OfRequest):
+class Unsent(RequestEvent):
     """The connection to the engine failed, so the engine has seen nothing of the request."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lost(OfRequest):
+class Lost(RequestEvent):
     """The engine closed the connection before the answer was complete."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Faulted(OfRequest):
+class Faulted(RequestEvent):
     """The engine answered, or ended a begun answer, with a fault that is not passed on yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left(OfRequest):
+class Left(RequestEvent):
     """The client is gone, or the request was answered without an engine."""
 
 

@@ -1,8 +1,8 @@
 """Choose the next request: bands share an engine by their weights, keys within a band equally.
 
-What counts is tokens: a key pays for each of its requests when it goes to the engine, by estimate,
-and the difference when it is known. Whoever has paid least is next. One that comes back after a
-pause begins where the others are: pauses earn nothing.
+Tokens count: a key pays an estimate for each of its requests when it goes to the engine, and the
+difference once it is known. The key that has paid least is next. A key that returns after a pause
+starts level with the others: pauses earn no credit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHARED_LANE = Lane()
 
 @dataclass
 class _Share:
-    """What a lane or band has paid, and what the member that was served last had paid."""
+    """The amount that a lane or band has paid, and that the member served last had paid."""
 
     paid: float = 0.0
     level: float = 0.0
@@ -68,7 +68,7 @@ class FairQueue:
         self._known[number] = (lane, tokens)
 
     def first(self) -> int | None:
-        """Whose turn it is."""
+        """The number whose turn it is."""
         bands = [band for band in self._bands.values() if band.waiting]
         if not bands:
             return None
@@ -100,7 +100,7 @@ class FairQueue:
         share = self._lanes.setdefault(lane, _Share(band.level))
         band.paid += tokens / WEIGHTS[lane.band]
         share.paid += tokens
-        for known, one in [*self._lanes.items()]:
+        for known, state in [*self._lanes.items()]:
             # It would begin there anyway.
-            if not one.waiting and one.paid <= self._bands[known.band].level:
+            if not state.waiting and state.paid <= self._bands[known.band].level:
                 del self._lanes[known]

@@ -40,7 +40,7 @@ class ClientKey:
 
     @property
     def defaults(self) -> Defaults:
-        """The values for its requests that set none."""
+        """Default values for its requests."""
         return Defaults(self.temperature, self.max_tokens, self.reasoning_effort)
 
     def may_use(self, asked: str, model: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a client gets if the gateway's process dies in the middle of its request.
+"""The last words that a client gets if the gateway's process dies in the middle of its request.
 
 Each is one byte in memory that the gateway shares with its survivor.
 """
@@ -16,7 +16,7 @@ from caovand.core.problem import Problem
 RETRY_S = 2
 """By then the daemon has started the next gateway."""
 NOTHING = 0
-"""The client's connection is closed as it is."""
+"""No last words: the client's connection is closed."""
 _FAULT = Fault(
     503,
     "gateway_died",
@@ -26,7 +26,7 @@ _FAULT = Fault(
 
 
 class Stage(Enum):
-    """How much of an answer the client has."""
+    """The progress of an answer to the client."""
 
     UNANSWERED = 0
     CHUNKED = 1

@@ -37,7 +37,7 @@ class Defaults:
     effort: str | None = None
 
     def over(self, other: Defaults) -> Defaults:
-        """These values, and those of `other` where there are none."""
+        """Return these values, completed by those of `other`."""
         return Defaults(*(
             theirs if ours is None else ours
             for ours, theirs in zip(astuple(self), astuple(other), strict=True)
@@ -67,45 +67,45 @@ class Naming:
     @property
     def names(self) -> tuple[str, ...]:
         """All names to list, except aliases of models that are not served."""
-        known = (alias for alias, name in self.aliases.items() if self._served(name))
+        known = (alias for alias, name in self.aliases.items() if self._resolve_served(name))
         return tuple(dict.fromkeys((*self.served, *known)))
 
-    def meant(self, name: str) -> ResolvedName | None:
+    def resolve(self, name: str) -> ResolvedName | None:
         """Resolve `name` ("" means the default); None if no such model is served."""
         if not name and self.served:
             return ResolvedName(self.served[0])
-        return self._served(name) or self._aliased(name) or self._with_effort(name)
+        return self._resolve_served(name) or self._resolve_alias(name) or self._with_effort(name)
 
-    def _served(self, name: str) -> ResolvedName | None:
+    def _resolve_served(self, name: str) -> ResolvedName | None:
         if name in self.served:
             return ResolvedName(name)
         model, _, effort = name.rpartition(":")
         return ResolvedName(model, effort) if model in self.served and effort in EFFORTS else None
 
-    def _aliased(self, name: str) -> ResolvedName | None:
-        found = self._served(self.aliases[name]) if name in self.aliases else None
-        if found is None:
+    def _resolve_alias(self, name: str) -> ResolvedName | None:
+        model = self._resolve_served(self.aliases[name]) if name in self.aliases else None
+        if model is None:
             return None
-        own = self.alias_defaults.get(name, Defaults())
-        return ResolvedName(found.model, "", own.over(Defaults(effort=found.effort or None)))
+        defaults = self.alias_defaults.get(name, Defaults())
+        return ResolvedName(model.model, "", defaults.over(Defaults(effort=model.effort or None)))
 
     def _with_effort(self, name: str) -> ResolvedName | None:
         alias, _, effort = name.rpartition(":")
-        found = self._aliased(alias) if effort in EFFORTS else None
-        return replace(found, effort=effort) if found else None
+        model = self._resolve_alias(alias) if effort in EFFORTS else None
+        return replace(model, effort=effort) if model else None
 
 
 def rewrite_body(
     body: bytes, fields: Fields, path: str, naming: Naming, of_key: Defaults = Defaults()
 ) -> bytes:
-    """Return the body with the served model's name, and with defaults for missing fields: those of
-    the client's key before the alias's, and these before everybody's."""
+    """Return the body with the served model's name, and with defaults for missing fields: the
+    client key's take precedence over the alias's, and the alias's over everybody's."""
     name = fields.model
-    meant = naming.meant(name) if name is not None else None
+    meant = naming.resolve(name) if name is not None else None
     api = path[len(PREFIX) :] if path.startswith(PREFIX) else ""
     defaults = of_key.over(meant.defaults if meant else Defaults()).over(naming.defaults)
     asked = Defaults(effort=meant.effort or None if meant else None)
-    more = dict(_added(fields.names, api, asked.over(defaults)))
+    more = dict(_missing_defaults(fields.names, api, asked.over(defaults)))
     changed = meant is not None and meant.model != name
     if fields.begin is None or not (more or changed):
         return body
@@ -122,7 +122,9 @@ def rewrite_body(
     return b"".join((whole[: fields.begin], added, middle, _json(meant.model), whole[last:]))
 
 
-def _added(names: Collection[str], api: str, defaults: Defaults) -> Iterator[tuple[str, Any]]:
+def _missing_defaults(
+    names: Collection[str], api: str, defaults: Defaults
+) -> Iterator[tuple[str, Any]]:
     """The default fields that the request lacks."""
     limits = _LIMIT_FIELDS.get(api, ())
     if limits and defaults.temperature is not None and "temperature" not in names:

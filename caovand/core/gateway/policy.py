@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from caovand.core.gateway.events import (
@@ -29,10 +29,10 @@ from caovand.core.gateway.events import (
     Healthy,
     Left,
     Lost,
-    OfRequest,
     Recall,
     Refuse,
     Release,
+    RequestEvent,
     Spent,
     Stage,
     Tick,
@@ -46,16 +46,16 @@ from caovand.core.gateway.suspects import Suspects
 from caovand.core.gateway.waiting import WaitingRequests
 
 CONFIRM_S = 5.0
-"""How long the daemon has to report the death of an engine that broke a connection or faulted."""
+"""The time the daemon has to report the death of an engine that broke a connection or faulted."""
 RECONNECT_S = 1.0
 """The pause after a failed connection before the engine gets requests again."""
 MAX_ATTEMPTS = 3
 RETRY_S = 30
-"""When a client should come again if nobody knows when an engine will serve."""
+"""The Retry-After if nobody knows when an engine will serve."""
 
 
 class Policy:
-    """The requests of one engine's clients; `take` is the only way anything changes."""
+    """The requests of one engine's clients; only `take` changes anything."""
 
     def __init__(self, rules: GatewayRules) -> None:
         self.rules = rules
@@ -74,7 +74,7 @@ class Policy:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for an engine."""
+        """The number of requests that wait for an engine."""
         return len(self._waiting)
 
     @property
@@ -90,22 +90,7 @@ class Policy:
     def take(self, event: Event) -> tuple[Effect, ...]:
         """Apply an event; return its effects. Late events of ended requests change nothing."""
         self._effects = []
-        if isinstance(event, EngineIs):
-            self._hear(event)
-        elif isinstance(event, Arrived):
-            self._arrive(event)
-        elif isinstance(event, Closing):
-            self._closing = True
-            for request in [*self._requests.values()]:
-                self._end(request, Why.CLOSING)
-        elif isinstance(event, Spent):
-            self._waiting.charge(event.lane, event.tokens)
-        elif isinstance(event, Tick):
-            self._tick(event.at)
-        elif isinstance(event, Healthy):
-            self._release(event.at)
-        elif isinstance(event, OfRequest) and event.number in self._requests:
-            self._of_request(event, self._requests[event.number])
+        HANDLERS.get(type(event), Policy._move)(self, event)
         self._pump(event.at)
         return tuple(self._effects)
 
@@ -129,11 +114,19 @@ class Policy:
             self._bytes += event.size
             self._queued_by_lane[event.lane] += 1
 
-    def _of_request(self, event: OfRequest, request: OpenRequest) -> None:
+    def _move(self, event: RequestEvent) -> None:
+        request = self._requests.get(event.number)
+        if request is None:
+            return
         if isinstance(event, Left):
             self._remove(request)
         elif not request.broken and (move := MOVES.get((request.stage, type(event)))):
             move(self, request, event)
+
+    def _close(self, event: Closing) -> None:
+        self._closing = True
+        for request in [*self._requests.values()]:
+            self._end(request, Why.CLOSING)
 
     def _grow(self, request: OpenRequest, event: Grew) -> None:
         self._bytes += event.size - request.size
@@ -167,8 +160,7 @@ class Policy:
         self._wait_again(request, event.at)
 
     def _cut_off(self, request: OpenRequest, event: Lost) -> None:
-        alone = self._alone == request.number
-        self._known.cut_off(request.digest, event.at, alone=alone)
+        self._known.cut_off(request.digest, event.at, alone=self._alone == request.number)
         self._end(request, Why.ENGINE_ENDED)
 
     def _break(self, request: OpenRequest, event: Lost | Faulted) -> None:
@@ -235,9 +227,8 @@ class Policy:
             if planned:
                 self._leave_to_next(request, at)
                 continue
-            killer = request.number == alone
-            why = Why.KILLER if killer else Why.ENGINE_ENDED
-            self._known.add(request.digest, at, killer=killer)
+            why = Why.KILLER if request.number == alone else Why.ENGINE_ENDED
+            self._known.add(request.digest, at, killer=why is Why.KILLER)
             if request.stage is Stage.BEGUN:
                 self._end(request, why)
             else:
@@ -272,28 +263,28 @@ class Policy:
         self._wait_again(request, at)
         self._effects.append(Recall(request.number))
 
-    def _tick(self, at: float) -> None:
+    def _tick(self, event: Tick) -> None:
         for number in self._waiting:
             request = self._requests[number]
-            if at - request.since >= self.rules.hold_s:
+            if event.at - request.since >= self.rules.hold_s:
                 self._end(request, Why.TOO_LONG)
-        self._known.forget(at)
+        self._known.forget(event.at)
         for request in [self._requests[number] for number in self._at_engine]:
-            if request.broken is Lost and at - request.since >= CONFIRM_S:
-                self._blame(request, at, Why.LOST)
+            if request.broken is Lost and event.at - request.since >= CONFIRM_S:
+                self._blame(request, event.at, Why.LOST)
         if self._alone is not None:
             request = self._requests[self._alone]
-            if not request.broken and at - request.since >= request.max_alone_s:
+            if not request.broken and event.at - request.since >= request.max_alone_s:
                 self._alone, request.suspect = None, False
                 self._known.clear(request.digest)
 
     def unconfirmed(self, at: float) -> list[OpenRequest]:
-        """Requests with a fault, where the daemon has had time to report the engine's death."""
-        found = [self._requests[number] for number in self._at_engine]
-        return [one for one in found if one.broken is Faulted and at - one.since >= CONFIRM_S]
+        """Requests with a fault for which the daemon has had time to report the engine's death."""
+        requests = [self._requests[number] for number in self._at_engine]
+        return [r for r in requests if r.broken is Faulted and at - r.since >= CONFIRM_S]
 
-    def _release(self, at: float) -> None:
-        for request in self.unconfirmed(at):
+    def _release(self, event: Healthy) -> None:
+        for request in self.unconfirmed(event.at):
             self._remove(request)
             self._effects.append(Release(request.number))
 
@@ -312,14 +303,14 @@ class Policy:
             self._effects.append(Forward(number, engine.generation))
 
     def _next(self, at: float) -> int | None:
-        """Whose turn it is."""
+        """The request whose turn it is, if any."""
         if (first := self._waiting.first_suspect) is not None:
             if not self._at_engine:
                 return first
             if at - self._requests[first].since >= self.rules.patience_s:
                 return None  # the engine becomes free for it
-        room = self.engine.at_once is None or len(self._at_engine) < self.engine.at_once
-        return self._waiting.first() if room else None
+        free = self.engine.at_once is None or len(self._at_engine) < self.engine.at_once
+        return self._waiting.first() if free else None
 
     def expected_wait_s(self) -> float | None:
         """Expected wait in seconds of a request that arrives now; None if unknown."""
@@ -334,7 +325,16 @@ class Policy:
         return RETRY_S if waits_s is None else max(math.ceil(waits_s), 1)
 
 
-MOVES: dict[tuple[Stage, type[OfRequest]], Callable[[Policy, OpenRequest, Any], None]] = {
+HANDLERS: Mapping[type[Event], Callable[[Policy, Any], None]] = {
+    EngineIs: Policy._hear,
+    Arrived: Policy._arrive,
+    Spent: lambda policy, event: policy._waiting.charge(event.lane, event.tokens),
+    Tick: Policy._tick,
+    Healthy: Policy._release,
+    Closing: Policy._close,
+}
+"""The effect of each event that is not of one request's stage; MOVES has the others."""
+MOVES: Mapping[tuple[Stage, type[RequestEvent]], Callable[[Policy, OpenRequest, Any], None]] = {
     (Stage.READING, Grew): Policy._grow,
     (Stage.READING, Complete): Policy._complete,
     (Stage.FORWARDED, Begun): Policy._begin,
@@ -347,4 +347,4 @@ MOVES: dict[tuple[Stage, type[OfRequest]], Callable[[Policy, OpenRequest, Any], 
     (Stage.BEGUN, Lost): Policy._cut_off,
     (Stage.BEGUN, Faulted): Policy._break,
 }
-"""What an event changes at each stage; all others belong to an abandoned attempt."""
+"""The effect of each event at a request's stage; all others belong to an abandoned attempt."""

@@ -16,18 +16,18 @@ from caovand.core.gateway.usage import BYTES_PER_TOKEN
 
 MAX_CLIENTS = 200
 MAX_CONVERSATIONS = 16
-"""Kept of each client."""
+"""The number of conversations kept for each client."""
 MAX_PARTS = 1000
 MAX_BODY_BYTES = 4 << 20
-"""Longer bodies are not read for this: it would keep others waiting."""
+"""Maximum size of a body that is compared: a longer one would keep others waiting."""
 MIN_TOKENS = 500
-"""Fewer that are read again are not worth a word."""
+"""Minimum number of bytes read again that is worth a report."""
 _CACHE_CONTROL = re.compile(rb',?\s{0,9}"cache_control"\s{0,9}:\s{0,9}\{[^{}]{0,99}\}')
 
 
 @dataclass(frozen=True)
 class PrefixPart:
-    """A part of a prompt in its order: `name` is what it is called, such as "message 3"."""
+    """A part of a prompt, in order; `name` is its title, such as "message 3"."""
 
     name: str
     digest: bytes
@@ -35,7 +35,7 @@ class PrefixPart:
 
 
 def prefix_parts(body: bytes, spans: Sequence[tuple[str, int, int]]) -> Iterator[PrefixPart]:
-    """The parts of a body: what comes before the messages, then each of these."""
+    """The parts of a body: those before the messages, then each message."""
     if len(body) > MAX_BODY_BYTES or len(spans) > MAX_PARTS:
         return
     number = 0
@@ -64,24 +64,25 @@ class Prefixes:
         self._kept: dict[str, list[Conversation]] = {}
 
     def take(self, client: str, now: Conversation, reading_rate: float | None) -> str:
-        """What changed since the same conversation came last, "" for nothing or a new one.
+        """Describe what changed since the conversation's last request; "" if nothing did, or if it
+        is new.
 
-        It says how many tokens the engine read again, and how long that took if its
-        `reading_rate`, in tokens per second, is known.
+        It says how many tokens the engine read again, and how long that took if its `reading_rate`,
+        in tokens per second, is known.
         """
         kept = self._kept.pop(client, [])
         self._kept[client] = kept  # the latest client is the last
         while len(self._kept) > MAX_CLIENTS:
             del self._kept[next(iter(self._kept))]
-        before = max(kept, key=lambda one: _shared(one, now), default=())
-        if not now or not before or not _shared(before, now):
+        before = max(kept, key=lambda parts: _shared_bytes(parts, now), default=())
+        if not now or not before or not _shared_bytes(before, now):
             kept.append(now)
             del kept[:-MAX_CONVERSATIONS]
             return ""
-        same = _same(before, now)
+        same = _count_same(before, now)
         if same == len(now):  # asked again, or went back
             return ""
-        again = _again(before, now, same)
+        again = _bytes_read_again(before, now, same)
         if same == len(before) or again:
             kept.remove(before)
         kept.append(now)
@@ -93,23 +94,23 @@ class Prefixes:
         return f"{_change(before, now, same)}: about {tokens:,} tokens read again{took}"
 
 
-def _same(before: Conversation, now: Conversation) -> int:
-    """How many parts at the beginning are the same."""
+def _count_same(before: Conversation, now: Conversation) -> int:
+    """The number of equal parts at the beginning."""
     pairs = zip(before, now, strict=False)
     return next((at for at, (one, other) in enumerate(pairs) if one.digest != other.digest),
                 min(len(before), len(now)))  # fmt: skip
 
 
-def _again(before: Conversation, now: Conversation, same: int) -> int:
+def _bytes_read_again(before: Conversation, now: Conversation, same: int) -> int:
     """Bytes after the first `same` parts that were read before, and come again."""
     known = {part.digest for part in before[same:]}
     return sum(part.size for part in now[same:] if part.digest in known)
 
 
-def _shared(before: Conversation, now: Conversation) -> int:
-    """Bytes that are in both."""
-    same = _same(before, now)
-    return sum(part.size for part in now[:same]) + _again(before, now, same)
+def _shared_bytes(before: Conversation, now: Conversation) -> int:
+    """The number of bytes common to both."""
+    same = _count_same(before, now)
+    return sum(part.size for part in now[:same]) + _bytes_read_again(before, now, same)
 
 
 def _seconds(seconds: float) -> str:

@@ -13,7 +13,7 @@ from caovand.core.problem import Problem
 
 
 class Form(Enum):
-    """Whose client this is."""
+    """The API whose client sent the request."""
 
     OPENAI = "openai"
     RESPONSES = "responses"
@@ -38,7 +38,7 @@ class Fault:
 
     @property
     def text(self) -> str:
-        """What people read."""
+        """The message for people."""
         after = "" if self.retry_after_s is None else f" (Retry-After: {self.retry_after_s} s)"
         return f"{self.problem}{after}"
 
@@ -81,7 +81,7 @@ _ERRORS = (b'data: {"error"', b"event: error")
 
 
 def error_at(chunk: bytes, *, fresh: bool) -> int:
-    """Where an engine's error event begins in a piece of a stream, -1 without one.
+    """Return the offset of an engine's error event in a piece of a stream, -1 without one.
 
     `fresh` says that the piece begins with an event. No text can be taken for an error: JSON has no
     line end of its own.
@@ -90,8 +90,8 @@ def error_at(chunk: bytes, *, fresh: bool) -> int:
         return -1
     if fresh and chunk.startswith(_ERRORS):
         return 0
-    found = [chunk.find(b"\n\n" + error) for error in _ERRORS]
-    return min((place + 2 for place in found if place >= 0), default=-1)
+    places = [chunk.find(b"\n\n" + error) for error in _ERRORS]
+    return min((place + 2 for place in places if place >= 0), default=-1)
 
 
 def _data(body: Mapping[str, Any]) -> bytes:
@@ -100,7 +100,7 @@ def _data(body: Mapping[str, Any]) -> bytes:
 
 
 def comment(text: str) -> bytes:
-    """What a stream has before its answer: every client skips it."""
+    """A comment in a stream before its answer: every client skips it."""
     return b": " + " ".join(text.split()).encode("utf-8", "replace") + b"\n\n"
 
 
@@ -133,16 +133,16 @@ def _model(name: str, context: int | None, state: str, expected_s: float | None)
 
 
 def contexts(body: str) -> dict[str, int]:
-    """The names that a server's list of models has, with their tokens of context, 0 if unknown.
+    """The model names in a server's list, each with its context in tokens, 0 if unknown.
 
     Empty for what is no such list. llama.cpp has a field of its own for the context.
     """
     try:
         return {
-            str(one["id"]): int(
-                one.get("max_model_len") or (one.get("meta") or {}).get("n_ctx") or 0
+            str(entry["id"]): int(
+                entry.get("max_model_len") or (entry.get("meta") or {}).get("n_ctx") or 0
             )
-            for one in json.loads(body)["data"]
+            for entry in json.loads(body)["data"]
         }
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}

@@ -38,13 +38,13 @@ class Record:
     status: int = 0
     outcome: str = ANSWERED
     sent: float | None = None
-    """When it went to the engine that answered it."""
+    """The time at which it went to the engine that answered it."""
     first: float | None = None
     used: KeyUsage = NOTHING
     prefix: str = ""
-    """What changed in the conversation, so that the engine read the rest again."""
+    """The change in the conversation that made the engine read the rest again."""
     tries: int = 0
-    """How often it went to an engine."""
+    """The number of attempts at an engine."""
 
     def waited_s(self, ended: float) -> float:
         """Seconds that it waited for the engine that answered it, or in vain."""

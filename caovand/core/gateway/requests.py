@@ -16,7 +16,7 @@ MAX_ALONE_S = 30.0
 MAX_ALONE_BEGUN_S = 5.0
 """The maximum from the beginning of its answer on."""
 MAX_PATIENCE_S = 60.0
-"""How long other requests may overtake a suspect."""
+"""The time during which other requests may overtake a suspect."""
 
 
 @dataclass
@@ -34,11 +34,11 @@ class OpenRequest:
     tries: int = 0
     forwarded_at: float = 0.0
     broken: type[Lost] | type[Faulted] | None = None
-    """What its attempt ended with, until it is known whether the engine died."""
+    """The event that ended its attempt, until it is known whether the engine died."""
 
     @property
     def max_alone_s(self) -> float:
-        """How long it may have the engine to itself at this stage."""
+        """The time for which it may have the engine to itself at this stage."""
         return MAX_ALONE_BEGUN_S if self.stage is Stage.BEGUN else MAX_ALONE_S
 
 
@@ -55,7 +55,7 @@ class ConnectionLimits:
 
 @dataclass(frozen=True)
 class GatewayRules:
-    """The operator's bounds; bytes are those of all bodies that are kept."""
+    """The operator's bounds; `max_bytes` bounds the sum of all bodies that are kept."""
 
     hold_s: float = 300.0
     max_waiting: int = 1000
@@ -63,5 +63,5 @@ class GatewayRules:
 
     @property
     def patience_s(self) -> float:
-        """How long a suspect lets other requests overtake it."""
+        """The time during which a suspect lets other requests overtake it."""
         return min(MAX_PATIENCE_S, self.hold_s / 4)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 MAX_KEPT = 512
 KEPT_S = 3600.0
 CUT_S = 30.0
-"""How long the daemon has to report the death of an engine that cut off a begun answer."""
+"""The time the daemon has to report the death of an engine that cut off a begun answer."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Suspects:
     def engine_ended(self, at: float, *, planned: bool) -> None:
         """Suspect the requests that the engine had cut off, unless its end was planned."""
         cut, self._cut = self._cut, []
-        for one in () if planned else cut:
-            self.add(one.digest, at, killer=one.alone)
+        for answer in () if planned else cut:
+            self.add(answer.digest, at, killer=answer.alone)
 
     def forget(self, at: float) -> None:
         """Forget old cuts of an engine that is still reported alive: they did not kill it."""
-        self._cut = [one for one in self._cut if at - one.at < CUT_S]
+        self._cut = [answer for answer in self._cut if at - answer.at < CUT_S]
 
     def add(self, digest: bytes, at: float, *, killer: bool) -> None:
         """Add a suspect; a killer stays a killer."""

@@ -60,8 +60,8 @@ class Meter:
         while self._tail_bytes - len(self._tail[0]) >= TAIL_BYTES:
             self._tail_bytes -= len(self._tail.popleft())
 
-    def used(self, body_bytes: int) -> KeyUsage:
-        """The tokens used by a request whose body had this size."""
+    def usage(self, body_bytes: int) -> KeyUsage:
+        """The token usage of a request whose body had this size."""
         tail = b"".join(self._tail)[-TAIL_BYTES:]
         read, written = _PROMPT_TOKENS.findall(tail), _ANSWER_TOKENS.findall(tail)
         if read:  # an embedding writes nothing
@@ -134,7 +134,7 @@ class Ledger:
         """Count a request."""
         self.put_back([[int(unix // DAY_S), name, 1, used.read, used.written]])
 
-    def taken(self, most: int) -> list[list[Any]]:
+    def take(self, most: int) -> list[list[Any]]:
         """Remove and return up to `most` rows: day, name, requests, input and output tokens."""
         keys = list(self._rows)[:most]
         return [[*key, *self._rows.pop(key)] for key in keys]

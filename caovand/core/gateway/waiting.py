@@ -1,5 +1,5 @@
-"""The requests that wait for an engine: suspects in the order of arrival, all others in a fair one
-(`fair`)."""
+"""The requests that wait for an engine: suspects in the order of arrival, the others in a fair
+order (`fair`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WaitingRequests:
         return self._suspects[0] if self._suspects else None
 
     def first(self) -> int | None:
-        """The next of those that are no suspects; None if there is none."""
+        """The next request that is no suspect; None if there is none."""
         return self._queue.first()
 
     def add(self, request: OpenRequest) -> None:
@@ -59,5 +59,5 @@ class WaitingRequests:
             self._queue.take(request.number)
 
     def charge(self, lane: Lane, tokens: float) -> None:
-        """Let a lane pay more, or less where this is negative."""
+        """Charge a lane more tokens; a negative number is a refund."""
         self._queue.charge(lane, tokens)

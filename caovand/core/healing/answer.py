@@ -1,4 +1,4 @@
-"""What a finding means for people: its certainty, what to change, and what caovan does by itself.
+"""Explain a finding to people: its certainty, the change to make, and what caovan does by itself.
 
 Pure, and identical for logs read by `caovanctl explain` and for the daemon's incidents.
 """
@@ -24,14 +24,20 @@ from caovand.core.healing.ladder import (
 from caovand.core.healing.rung import Healing, Rung
 from caovand.core.plan import Plan
 
-# certain: only this failure prints the text. likely: the text fits, or only its component is known.
-# effect: the failure is real, but the log does not show its cause. unknown: no known text matches.
 Certainty = Literal["certain", "likely", "effect", "unknown"]
-# waits: until an outside cause has passed, then it starts the same plan again. depends: the engine
-# is unknown.
+"""The certainty of a cause.
+
+certain: only this failure prints the text. likely: the text fits, or only its component is known.
+effect: the failure is real, but the log does not show its cause. unknown: no known text matches.
+"""
 Heals = Literal["yes", "waits", "no", "depends"]
+"""Whether caovan heals the failure by itself.
+
+waits: until an outside cause has passed, then it starts the same plan again. depends: the engine is
+unknown.
+"""
 _FAILED = "the state is FAILED until you change something"
-_OF_OTHERS = "act on the advice first"
+_OTHERS_ADVICE = "act on the advice first"
 """The same for an engine that another program than caovan may have started."""
 _DEFAULTS = Plan("", {}, {}, device="cuda")
 """Plan assumed for a log that does not show the engine's arguments: the defaults."""
@@ -91,12 +97,14 @@ def answer(
     has a state for it.
     """
     sure = _certainty(finding, kind)
-    heals, how = _forecast(plan, finding, rules, _FAILED if ours else _OF_OTHERS)
-    why = _WHY[sure] if finding.line else "no single line: it follows from the sequence of messages"
+    heals, how = _forecast(plan, finding, rules, _FAILED if ours else _OTHERS_ADVICE)
+    evidence = (
+        _WHY[sure] if finding.line else "no single line: it follows from the sequence of messages"
+    )
     if LEAD in finding.captures:
-        why = f"it shows only how the engine ended; a cause may be in {finding.captures[LEAD]}"
+        evidence = f"it shows only how the engine ended; a cause may be in {finding.captures[LEAD]}"
     changes = tuple(_changes(plan or _DEFAULTS, finding, rules.healing))
-    return FailureAnswer(sure, why, changes, heals, how, tuple(resembles))
+    return FailureAnswer(sure, evidence, changes, heals, how, tuple(resembles))
 
 
 def suspects(finding: Finding, healing: Healing) -> tuple[Rung, ...]:
@@ -127,7 +135,8 @@ def _changes(plan: Plan, finding: Finding, healing: Healing) -> Iterator[Change]
 def _forecast(
     plan: Plan | None, finding: Finding, rules: LadderRules, failed: str
 ) -> tuple[Heals, str]:
-    """What the ladder does if the failure keeps recurring; `failed` says what follows its end."""
+    """Describe what the ladder does if the failure keeps recurring; `failed` says what follows its
+    end."""
     known = plan or _DEFAULTS
     at_once = decide(known, finding, 1, rules)
     if is_final(finding, rules.healing):
@@ -135,14 +144,14 @@ def _forecast(
     if at_once.excused:
         waits = finding.signature not in rules.healing.blameless
         return "waits" if waits else "yes", at_once.text.removeprefix("waiting ")
-    patience = 0 if at_once.verdict in ("lower", "fail") else _patience(finding)
+    patience = 0 if at_once.verdict in ("degrade", "fail") else _patience(finding)
     times = "once" if patience == 1 else f"up to {patience} times"
     first = f"the same plan again, {times}" if patience else ""
     rungs = rules.healing.rungs_for(finding)
     later = decide(known, finding, patience + 1, rules)
     if plan is None and rungs:
         steps = f"as far as the plan allows: {'; '.join(rung.does for rung in rungs)}"
-    elif later.verdict == "lower":
+    elif later.verdict == "degrade":
         steps = _steps(later, finding, rules)
     elif later.verdict == "hold":
         return "waits", f"{first}, and on until it has passed"
@@ -160,8 +169,8 @@ def _patience(finding: Finding) -> int:
 def _steps(decision: Decision, finding: Finding, rules: LadderRules) -> str:
     """The changes of this decision and the next ones; the first few by name."""
     steps: list[str] = []
-    while decision.verdict == "lower" and decision.plan is not None and len(steps) < MAX_STEPS:
+    while decision.verdict == "degrade" and decision.plan is not None and len(steps) < MAX_STEPS:
         steps.append(decision.text)
         decision = decide(decision.plan, finding, _patience(finding) + 1, rules)
-    more = ", and so on" if decision.verdict == "lower" else ""
+    more = ", and so on" if decision.verdict == "degrade" else ""
     return "; then ".join(steps) + more

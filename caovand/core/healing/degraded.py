@@ -1,7 +1,7 @@
 """Remember a degraded plan that served stably, for the same machine and configuration.
 
 Only the ladder's changes are kept; everything else is planned anew. A plan degraded for lack of
-memory is kept together with the occupancy of the cards: once they have more room, the full plan is
+memory is kept together with the occupancy of the cards: once more memory is free, the full plan is
 tried again.
 """
 
@@ -52,7 +52,7 @@ def fingerprint(config: Config, inventory: Inventory) -> str:
     fingerprint.
     """
     seen: dict[str, Any] = {
-        "keys": {section: _changed(getattr(config, section)) for section in PLANNED},
+        "keys": {section: _changed_settings(getattr(config, section)) for section in PLANNED},
         "cards": [(gpu.name, gpu.total_mib) for gpu in inventory.gpus],
         "ram_mib": inventory.host.ram_mib,
         "engine": (inventory.engine.version, inventory.engine.torch, inventory.engine.plugin),
@@ -67,7 +67,7 @@ def fingerprint(config: Config, inventory: Inventory) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _changed(section: Any) -> dict[str, Any]:
+def _changed_settings(section: Any) -> dict[str, Any]:
     return {
         key.name: value
         for key in fields(section)
@@ -94,8 +94,8 @@ def from_document(
 ) -> Plan | None:
     """The degraded plan in `document`; None if it is unreadable or does not apply.
 
-    Also None if the cards have room again: `used` is the memory in use without the engine, None
-    when planning for a running engine.
+    Also None if the cards have free memory again: `used` is the memory in use without the engine,
+    None when planning for a running engine.
     """
     if not well_formed(document, healing):
         return None
@@ -107,11 +107,11 @@ def from_document(
     if used is not None and has_memory_again(others, used):
         return None
     taken = tuple(filter(None, map(healing.read, document["rungs"])))
-    settings = _restored(document["settings"])
-    env = _restored(document["env"])
+    settings = _restore(document["settings"])
+    env = _restore(document["env"])
     model = document["model"]
     if document["mode"] != mode:
-        taken = tuple(one for one in taken if one.rung not in healing.mode_rungs)
+        taken = tuple(step for step in taken if step.rung not in healing.mode_rungs)
         for name in healing.mode_settings:
             settings.pop(name, None)
     return Plan(model, settings, env, taken=taken, others_mib=others) if taken else None
@@ -121,7 +121,7 @@ def well_formed(document: Any, healing: Healing) -> bool:
     """Whether this document is from `to_document` and fully usable by this version."""
     rung = require(string(), healing.read, "is no rung of this version")
     readers: Mapping[str, PartReader[Any]] = {
-        FORMAT_KEY: require(whole(), lambda found: found == FORMAT, "is another format"),
+        FORMAT_KEY: require(whole(), lambda version: version == FORMAT, "is another format"),
         **dict.fromkeys(("fingerprint", "mode", "model"), string()),
         "rungs": listed(rung),
         "settings": _settings(partial(_fits, healing.kinds)),
@@ -171,7 +171,7 @@ def _by_ladder(settings: Mapping[str, Setting]) -> dict[str, list[Any]]:
     }
 
 
-def _restored(document: Mapping[str, Any]) -> dict[str, Setting]:
+def _restore(document: Mapping[str, Any]) -> dict[str, Setting]:
     return {
         name: Setting(value, "remembered", str(reason))
         for name, (value, reason) in document.items()
@@ -187,7 +187,7 @@ def kept_steps(
     """
     kept = "kept from the last plan that served: "
     return {
-        name: Setting(one.value, "remembered", kept + one.reason.removeprefix(kept))
-        for name, one in settings.items()
-        if one.origin in ("ladder", "remembered") and name not in verbatim
+        name: Setting(setting.value, "remembered", kept + setting.reason.removeprefix(kept))
+        for name, setting in settings.items()
+        if setting.origin in ("ladder", "remembered") and name not in verbatim
     }

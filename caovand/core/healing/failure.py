@@ -18,8 +18,8 @@ Failure = Literal[
 ]  # fmt: skip
 FAILURES: tuple[Failure, ...] = get_args(Failure)
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
-# No engine runs in these phases, so the finding's text is caovan's own.
 _OWN_PHASES = frozenset({"plan", "ending"})
+"""No engine runs in these phases, so the finding's text is caovan's own."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ class Finding:
     @property
     def beyond_card(self) -> bool:
         """Whether a single allocation exceeded the whole card, which no plan can satisfy."""
-        wanted, total = (_bytes(self.captures.get(name, "")) for name in ("wanted", "total"))
-        return wanted is not None and total is not None and wanted > total
+        requested, total = (_bytes(self.captures.get(name, "")) for name in ("wanted", "total"))
+        return requested is not None and total is not None and requested > total
 
     @property
     def public_text(self) -> str:
         """The part that everyone may read, without quotes from the engine's log or HTTP server."""
-        own = self.phase in _OWN_PHASES and not self.line
-        return self.text if own else f"{self.failure} in phase {self.phase}"
+        ours = self.phase in _OWN_PHASES and not self.line
+        return self.text if ours else f"{self.failure} in phase {self.phase}"
 
 
 def _bytes(size: str) -> float | None:

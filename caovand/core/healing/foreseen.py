@@ -34,10 +34,10 @@ def foresee(
     """
     planning = engine.planning
 
-    def predict(one: Plan) -> Foreseen | None:
-        found = planning.foreseen(one, inventory)
-        insists = found is not None and found.unless_pinned in config.policy.pinned
-        return None if insists else found
+    def predict(candidate: Plan) -> Foreseen | None:
+        problem = planning.foreseen(candidate, inventory)
+        insists = problem is not None and problem.unless_pinned in config.policy.pinned
+        return None if insists else problem
 
     known = predict(plan)
     # Others may leave: rungs give way once they have, but a plan of its own would stay.
@@ -56,21 +56,21 @@ def foresee(
     rules = ladder.rules_of(
         engine.healing,
         config.policy,
-        lambda one: planning.conflicts(one, inventory),
+        lambda candidate: planning.conflicts(candidate, inventory),
         occupancy.used_by_card(inventory.gpus),
     )
-    found, lower, worth_trying = known, plan, None
-    while found is not None and found.finding.failure == "kv-cache-short":
-        step = ladder.decide(lower, found.finding, 1, rules).plan
+    foreseen, lower, worth_trying = known, plan, None
+    while foreseen is not None and foreseen.finding.failure == "kv-cache-short":
+        step = ladder.decide(lower, foreseen.finding, 1, rules).plan
         if step is None:
             break
         problem = predict(step)
         if problem is None and planning.forecast(step, inventory).fits:
-            return _as_lowered(step), None
+            return _mark_lowered(step), None
         if problem is None and worth_trying is None:
             worth_trying = step
-        lower, found = step, problem or found
-    return (plan, known) if worth_trying is None else (_as_lowered(worth_trying), None)
+        lower, foreseen = step, problem or foreseen
+    return (plan, known) if worth_trying is None else (_mark_lowered(worth_trying), None)
 
 
 def _with_longest_context(
@@ -89,16 +89,16 @@ def _with_longest_context(
     forbidden = policy.ladder is not None and "context" not in policy.ladder
     if asked is None or insists or forbidden or plan.taken:
         return None
-    longest, found = engine.planning.longest(config, inventory), []
+    longest, plans = engine.planning.longest(config, inventory), []
     for length in (longest, None) if 0 < longest < asked else ():
         with suppress(Unplannable):
-            found.append(replan(replace(config, model=replace(config.model, max_model_len=length))))
-    fitting = [one for one in found if engine.planning.forecast(one, inventory).fits]
-    best = max(fitting, key=lambda one: engine.planning.context(one) or 0, default=None)
-    return _shortened(best, asked, setting, plan.advice) if best else None
+            plans.append(replan(replace(config, model=replace(config.model, max_model_len=length))))
+    fitting = [plan for plan in plans if engine.planning.forecast(plan, inventory).fits]
+    best = max(fitting, key=lambda plan: engine.planning.context(plan) or 0, default=None)
+    return _note_shortened(best, asked, setting, plan.advice) if best else None
 
 
-def _shortened(plan: Plan, asked: int, setting: str, advice: tuple[str, ...]) -> Plan:
+def _note_shortened(plan: Plan, asked: int, setting: str, advice: tuple[str, ...]) -> Plan:
     """Say in the plan that its context is shorter than the configured one, and what would hold
     that."""
     context = plan.value(setting)
@@ -107,13 +107,13 @@ def _shortened(plan: Plan, asked: int, setting: str, advice: tuple[str, ...]) ->
         " margin for the forecast's error"
     )
     text = f"[model] max_model_len = {asked} does not fit"
-    others = [one for one in advice if not one.startswith(setting)][:2]
+    others = [remedy for remedy in advice if not remedy.startswith(setting)][:2]
     warning = "; ".join((f"{text}: the plan has {context}", *others))
     settings = {**plan.settings, setting: Setting(context, "policy", reason)}
     return replace(plan, settings=settings, warnings=(*plan.warnings, warning))
 
 
-def _as_lowered(plan: Plan) -> Plan:
+def _mark_lowered(plan: Plan) -> Plan:
     """Mark warnings about requested settings as such."""
     return replace(plan, warnings=tuple(map(_as_asked, plan.warnings)))
 

@@ -19,16 +19,20 @@ from caovand.core.healing.rung import Healing, Rung, RungStep
 from caovand.core.plan import Plan, Setting, Taken
 from caovand.core.problem import Problem
 
-# fatal: only the operator can help. hold: wait for what is missing, indefinitely. wait: the same,
-# but after `patience` failures take a rung. retry: always retry the plan. restart: retry the plan
-# `patience` times, then take a rung. rung: take a rung at once.
 ReactionKind = Literal["fatal", "hold", "wait", "retry", "restart", "rung"]
-DecisionVerdict = Literal["again", "lower", "hold", "fail"]
+"""The reaction to a failure.
+
+fatal: only the operator can help. hold: wait for what is missing, indefinitely. wait: the same, but
+after `patience` failures take a rung. retry: always retry the plan. restart: retry the plan
+`patience` times, then take a rung. rung: take a rung at once.
+"""
+DecisionVerdict = Literal["again", "degrade", "hold", "fail"]
 
 
 @dataclass(frozen=True)
 class Reaction:
-    """How to answer a failure, how often before taking a rung, and what it waits for."""
+    """The reaction to a failure, the number of retries before a rung, and the condition it waits
+    for."""
 
     kind: ReactionKind
     patience: int = 0
@@ -50,7 +54,7 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "gpu-absent": Reaction("hold", waits_for="a usable card"),
     "engine-unusable": Reaction("hold", waits_for="an engine that can be run"),
     "host-oom": Reaction("restart", 1),
-    "shm-full": Reaction("hold", waits_for="room in /dev/shm"),
+    "shm-full": Reaction("hold", waits_for="space in /dev/shm"),
     "compile-cache-stale": Reaction("rung"),
     "shared-memory-limit": Reaction("rung"),
     "jit-toolchain": Reaction("rung"),
@@ -76,32 +80,33 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "unknown": Reaction("restart", 2),
 }
 
-# An allocation larger than the card: caused by an unusual request, or by a step that must shrink.
 BEYOND_CARD = Reaction("restart", 1)
+"""An allocation larger than the card: caused by an unusual request, or by a step that must
+shrink."""
 
-# A killed engine is no evidence against its plan; the third kill in a row may be.
 MORE_PATIENCE = 2
+"""A killed engine is no evidence against its plan; the third kill in a row may be."""
 
-# No plan needs less disk, so no setting is lowered for it.
 DISK: Mapping[str, str] = {
     "disk.full": "waiting for space on the disk{of}; fix: free some (`df -h`)",
     "disk.error": "waiting for the disk to be readable; `journalctl -k` has the fault",
 }
+"""No plan needs less disk, so no setting is lowered for it."""
 
-# Messages of failures that pass in general, which these do not until a person acts.
 LASTING = frozenset({"net.certificate"})
+"""Messages of failures that last until a person acts, although others of their kind pass."""
 
-# Name of a capture: a limit of the machine was reached, so no plan is at fault.
 MACHINE_LIMIT = "machine_limit"
+"""Name of a capture: a limit of the machine was reached, so no plan is at fault."""
 
-# Component of failures that an engine's configuration causes before anything is loaded.
 CONFIGURATION = "configuration"
+"""Component of failures that an engine's configuration causes before anything is loaded."""
 
-# Failures that depend on how much free memory the cards have.
-OF_MEMORY: frozenset[Failure] = frozenset({
+MEMORY_FAILURES: frozenset[Failure] = frozenset({
     "device-oom-load", "kv-cache-none", "kv-cache-short", "vram-busy", "device-oom-capture",
     "device-oom-run", "sampler-oom",
 })  # fmt: skip
+"""Failures that depend on how much free memory the cards have."""
 
 
 def no_conflicts(plan: Plan) -> Sequence[Problem]:
@@ -140,7 +145,7 @@ def rules_of(
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, for the machine and in words for people.
+    """The answer to a failure, for the machine and in words for people.
 
     `text` is the change, or why there is none; `obstacles` are remedies that exist but are
     forbidden, each with its reason. An `excused` failure is no evidence against the plan and will
@@ -186,7 +191,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     taken, obstacles = _descend(plan, finding, rules)
     if taken:
         lower, change = taken
-        return Decision("lower", lower, str(lower.taken[-1]), change, obstacles)
+        return Decision("degrade", lower, str(lower.taken[-1]), change, obstacles)
     text = "; ".join(obstacles) or "no rung of the ladder is left for it"
     if kind == "rung":
         return Decision("fail", text=text, obstacles=obstacles)
@@ -261,7 +266,7 @@ def _apply(plan: Plan, rung: Rung, step: RungStep, finding: Finding, rules: Ladd
     reason = f"{step.change}, because of {finding.failure}"
     settings = {name: Setting(value, "ladder", reason) for name, value in step.settings.items()}
     env = {name: Setting(value, "ladder", reason) for name, value in step.env.items()}
-    of_memory = finding.failure in OF_MEMORY
+    of_memory = finding.failure in MEMORY_FAILURES
     return replace(
         plan,
         settings={**plan.settings, **settings},

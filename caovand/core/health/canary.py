@@ -30,14 +30,14 @@ PROMPT = "Count to twelve: one, two, three, four,"
 """Shorter than a block of any cache, so it never hits one; every model is certain of the
 continuation."""
 TOKENS = 16
-# In nats. Rounding of fp16 and bf16 sums shifts a logit by hundredths to tenths; wrong data shifts
-# it by whole nats. With activations or a cache of few bits, a value near a rounding boundary moves
-# by a whole quantisation step, equivalent to several such errors.
 MARGIN, COARSE_MARGIN = 1.0, 2.0
+"""In nats. Rounding of fp16 and bf16 sums shifts a logit by hundredths to tenths; wrong data shifts
+it by whole nats. With activations or a cache of few bits, a value near a rounding boundary moves by
+a whole quantisation step, equivalent to several such errors."""
 NOT_JSON = "not JSON compliant"
 """Part of the error that Python's json, and so a server, raises for NaN."""
 MAX_ANSWERS = 32
-"""How many plans' answers are stored, newest first to be kept."""
+"""The number of plans whose answers are stored; the oldest are dropped first."""
 MAX_TEXT = 256  # characters per token
 SUREST = 100.0  # nats; larger margins carry no more information
 
@@ -73,11 +73,11 @@ def read(body: str, max_tokens: int = TOKENS) -> GreedyAnswer | None:
     At most `max_tokens` tokens are accepted. Raises Degenerate.
     """
     try:
-        found = json.loads(body)["choices"][0]["logprobs"]
-        tokens = tuple(str(token)[:MAX_TEXT] for token in found["tokens"])
-        logprobs, tops = found["token_logprobs"], found["top_logprobs"]
+        document = json.loads(body)["choices"][0]["logprobs"]
+        tokens = tuple(str(token)[:MAX_TEXT] for token in document["tokens"])
+        logprobs, tops = document["token_logprobs"], document["top_logprobs"]
         # Some servers write NaN as null.
-        if not all(isinstance(one, (int, float)) and math.isfinite(one) for one in logprobs):
+        if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in logprobs):
             raise Degenerate("its logits are not numbers")
         margins = tuple(map(_margin, logprobs, tops))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -86,7 +86,7 @@ def read(body: str, max_tokens: int = TOKENS) -> GreedyAnswer | None:
 
 
 def find_change(first: GreedyAnswer, now: GreedyAnswer, margin: float) -> str:
-    """How `now` differs from `first` by more than rounding explains; empty if it does not.
+    """Describe how `now` differs from `first` by more than rounding explains; empty if it does not.
 
     Raises Degenerate.
     """
@@ -104,7 +104,10 @@ def was_alone(before: ProgressCounters | None, after: ProgressCounters | None) -
     """Whether no other request was served between these readings, while one answer was made."""
     if before is None or after is None:
         return False
-    busy = (one.running + one.waiting + (one.pending or 0) for one in (before, after))
+    busy = (
+        counters.running + counters.waiting + (counters.pending or 0)
+        for counters in (before, after)
+    )
     generated = after.generation_tokens - before.generation_tokens
     ended = after.requests_ended - before.requests_ended
     return not any(busy) and 0 <= generated <= TOKENS and 0 <= ended <= 1
@@ -127,7 +130,7 @@ def key_of(plan: Plan, inventory: Inventory, files: Collection[Any]) -> str:
 def to_document(kept: Kept) -> dict[str, Any]:
     """Encode the last MAX_ANSWERS first answers."""
     last = list(kept.items())[-MAX_ANSWERS:]
-    return {key: [list(one.tokens), list(one.margins)] for key, one in last}
+    return {key: [list(answer.tokens), list(answer.margins)] for key, answer in last}
 
 
 def from_document(document: Any) -> dict[str, GreedyAnswer] | None:

@@ -13,8 +13,8 @@ from statistics import median
 MIN_DRAFTS = 50.0  # minimum draft tokens for an interval to count
 BARREN_INTERVALS = 6  # consecutive intervals with drafts but none accepted
 FALLEN_SHARE = 0.1  # share of the usual acceptance below which an interval counts as bad
-# consecutive bad intervals: one unpredictable minute is normal, three are not
 FALLEN_INTERVALS = 18
+"""Consecutive bad intervals: one unpredictable minute is normal, three are not."""
 MIN_SHARES = 12  # minimum shares before a usual acceptance is known
 HISTORY = 360  # shares kept: an hour of drafting
 

@@ -131,7 +131,7 @@ class WatchTick:
 
 @dataclass(frozen=True)
 class ChildExit:
-    """How the engine's first process ended; `status` is negative for a signal."""
+    """The end of the engine's first process; `status` is negative for a signal."""
 
     status: int
     at: float

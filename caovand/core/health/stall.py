@@ -1,4 +1,4 @@
-"""How long each phase of a start may be silent before the start is abandoned.
+"""The maximum silence of each phase of a start before the start is abandoned.
 
 A slow start is fine, a silent one is not: any sign of progress restarts the timer. Most phases
 print something every few seconds. The exceptions are reading weights, where one shard may be the

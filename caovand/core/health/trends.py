@@ -40,7 +40,7 @@ def follow(trend: Trend, now: ProgressCounters) -> tuple[Trend, tuple[str, ...]]
     accepted = now.accepted_tokens - began.accepted_tokens
     trend = replace(trend, began=now, drafting=trend.drafting.after(drafted, accepted))
     rate = _decoding_rate(began, now)
-    return (trend, ()) if rate is None else _compared(trend, rate)
+    return (trend, ()) if rate is None else _compare(trend, rate)
 
 
 def _decoding_rate(began: ProgressCounters, now: ProgressCounters) -> float | None:
@@ -52,7 +52,7 @@ def _decoding_rate(began: ProgressCounters, now: ProgressCounters) -> float | No
     return tokens / (now.at - began.at) / now.running if tokens else None
 
 
-def _compared(trend: Trend, rate: float) -> tuple[Trend, tuple[str, ...]]:
+def _compare(trend: Trend, rate: float) -> tuple[Trend, tuple[str, ...]]:
     usual = median(trend.rates) if len(trend.rates) >= MIN_RATES else None
     if usual is None or rate >= usual * SLOW_SHARE:
         was_reported = trend.slow >= SLOW_INTERVALS and usual is not None

@@ -42,13 +42,13 @@ def _kind(finding: Finding | None) -> str:
 
 def _new_state(before: Snapshot, after: Snapshot) -> Announcement:
     text = f"{before.state.value} -> {after.state.value}"
-    found = after.finding is not None and after.finding is not before.finding
-    if after.reason and (found or after.reason != before.reason):
+    failed = after.finding is not None and after.finding is not before.finding
+    if after.reason and (failed or after.reason != before.reason):
         text += f": {after.reason}"
     if after.state is State.BACKOFF and after.deadline is not None:
         text += f"; retry in {after.deadline - after.since:.1f} s"
-    if found and after.remedy is not None and after.remedy.text:
+    if failed and after.remedy is not None and after.remedy.text:
         text += f"; {after.remedy.text}"
     data = {"state": after.state.value, "failures": after.failures}
-    kind = _kind(after.finding) if found else "state"
+    kind = _kind(after.finding) if failed else "state"
     return Announcement(kind, text, data, failed=kind == "failure")

@@ -28,13 +28,13 @@ from caovand.core.lifecycle.state import Ending, LifecycleRules, Snapshot, State
 STARTING_GRACE_S = 2.0
 DRAIN_MARGIN_S = 2.0
 KILL_S = 100.0
-# Problems of an engine that still finishes requests: it is slow, it lost a process to the kernel's
-# OOM killer, or its answers are wrong.
 LIVES_ON: frozenset[Failure] = frozenset({
     "draft-collapse", "host-oom", "answers-changed", "answers-degenerate",
 })  # fmt: skip
-# A plan that keeps failing for an outside reason is retried at least this often.
+"""Problems of an engine that still finishes requests: it is slow, it lost a process to the kernel's
+OOM killer, or its answers are wrong."""
 HOLD_S = 300.0
+"""A plan that keeps failing for an outside reason is retried at least this often."""
 
 
 def recycle(

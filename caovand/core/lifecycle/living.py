@@ -26,7 +26,7 @@ from caovand.core.plan import Plan
 
 PLAN_CHANGED = "the plan changed"
 """The reason for a restart caused by the operator's own configuration changes."""
-WAY_BACK = "back to the plan that served before the change"
+FALLBACK_TEXT = "back to the plan that served before the change"
 
 
 def progressed(s: Snapshot, event: Progressed, rules: LifecycleRules) -> TransitionResult:
@@ -82,7 +82,7 @@ def failed(s: Snapshot, event: Failed | Exited, rules: LifecycleRules) -> Transi
         text = f"gave up: this plan failed {counted} times in a row"
         remedy = replace(remedy, verdict="fail", text=text)
     if s.fallback is not None and not s.replanning and _is_against(s.fallback, finding, remedy):
-        remedy = Decision("lower", s.fallback, text=WAY_BACK)
+        remedy = Decision("degrade", s.fallback, text=FALLBACK_TEXT)
         refusal = replace(finding, text=f"the changed plan failed: {finding.text}")
         s = replace(s, refusal=refusal, abandoned=plan.identity)
     s = replace(
@@ -102,7 +102,7 @@ def _is_against(fallback: Plan, finding: Finding, remedy: Decision) -> bool:
 
     A plan that the judge reverts by itself was on trial, so it is not refused.
     """
-    if remedy.verdict == "lower":
+    if remedy.verdict == "degrade":
         lower = remedy.plan
         free = lower is None or (lower.taken and not lower.taken[-1].degrades)
         return lower is not None and not free and lower.identity != fallback.identity
@@ -115,7 +115,7 @@ def _ending(s: Snapshot, remedy: Decision) -> Ending:
     if s.replanning:
         # The operator has changed something since: the failed plan predates the change.
         return Ending("start")
-    if remedy.verdict == "lower":
+    if remedy.verdict == "degrade":
         return Ending("backoff", remedy.plan)
     if remedy.verdict == "hold":
         return Ending("hold", s.plan)

@@ -11,7 +11,7 @@ RECALL_S = 6 * 3600.0
 
 @dataclass(frozen=True)
 class Recurrence:
-    """How often `plan` failed, by kind of failure; `count` is the latest kind's.
+    """Counts how often `plan` failed, by kind of failure; `count` is the latest kind's.
 
     `seen` has each kind's number and the monotonic time of its latest occurrence.
     """

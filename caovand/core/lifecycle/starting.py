@@ -20,8 +20,8 @@ from caovand.core.lifecycle.events import (
 )
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State, TransitionResult
 
-# Time limit of an inspection: a cold probe imports all of vLLM.
 INSPECT_S = 300.0
+"""Time limit of an inspection: a cold probe imports all of vLLM."""
 
 
 def inspect(s: Snapshot) -> TransitionResult:

@@ -16,7 +16,7 @@ from caovand.core.plan import Plan
 
 
 class State(str, Enum):
-    """What the daemon is doing about its engine.
+    """The daemon's activity for its engine.
 
     STOPPED -> STARTING -> SERVING -> RECYCLING -> BACKOFF -> STARTING ... STARTING: inspect, plan,
     spawn, phases, proof. HOLD: waits for an outside cause to pass. RECYCLING: ends a child so that
@@ -33,13 +33,13 @@ class State(str, Enum):
     STOPPING = "STOPPING"
 
 
-# A child survives into these states; STARTING begins without one.
 KEEPS_CHILD = frozenset({State.SERVING, State.RECYCLING, State.STOPPING})
+"""A child survives into these states; STARTING begins without one."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What follows once nothing of the child is left; only RECYCLING and STOPPING have an ending.
+    """The next step once nothing of the child is left; only RECYCLING and STOPPING have one.
 
     RECYCLING leads to start, backoff, hold or fail; the attempt after that uses `next_plan` or
     makes a new plan. STOPPING leads to stopped, or also quits the daemon.
@@ -93,7 +93,7 @@ class Snapshot:
     spawns: int = 0
 
     @property
-    def looking(self) -> bool:
+    def rechecking(self) -> bool:
         """Whether HOLD is checking if the engine can start now."""
         return self.inspecting and self.state is State.HOLD
 

@@ -35,13 +35,13 @@ class Variant:
 
     @property
     def size_bytes(self) -> int:
-        return sum(one.size_bytes for one in self.files)
+        return sum(file.size_bytes for file in self.files)
 
 
 def type_of(path: str) -> str:
     """Weight type in a file's name, in capitals; empty if the name has none."""
-    found = TYPE.findall(path.rpartition("/")[2].removesuffix(SUFFIX))
-    return found[-1].upper() if found else ""
+    types = TYPE.findall(path.rpartition("/")[2].removesuffix(SUFFIX))
+    return types[-1].upper() if types else ""
 
 
 def variants(files: Iterable[RemoteFile]) -> tuple[Variant, ...]:
@@ -50,48 +50,50 @@ def variants(files: Iterable[RemoteFile]) -> tuple[Variant, ...]:
     A name without a type serves as its own label, so each label identifies one model.
     """
     groups: dict[str, list[RemoteFile]] = {}
-    for one in sorted(files, key=lambda one: one.path):
+    for one in sorted(files, key=lambda file: file.path):
         name = one.path.rpartition("/")[2]
         if name.endswith(SUFFIX) and not NO_MODEL.match(name):
             part = PART.fullmatch(one.path)
             groups.setdefault(part["stem"] + SUFFIX if part else one.path, []).append(one)
-    found: dict[str, Variant] = {}
+    variants: dict[str, Variant] = {}
     for path, parts in groups.items():
         part = PART.fullmatch(parts[0].path)
         if part and len(parts) != int(part["count"]):
             continue
         stem = path.rpartition("/")[2].removesuffix(SUFFIX)
         label = type_of(path) or stem
-        if label in found:
+        if label in variants:
             label = stem
-        found[label] = Variant(label, tuple(parts))
-    return tuple(sorted(found.values(), key=lambda one: one.size_bytes))
+        variants[label] = Variant(label, tuple(parts))
+    return tuple(sorted(variants.values(), key=lambda variant: variant.size_bytes))
 
 
-def find_variant(found: Sequence[Variant], label: str) -> Variant | None:
+def find_variant(variants: Sequence[Variant], label: str) -> Variant | None:
     """The model with this label, ignoring case."""
-    return next((one for one in found if one.label.casefold() == label.casefold()), None)
+    return next(
+        (variant for variant in variants if variant.label.casefold() == label.casefold()), None
+    )
 
 
-def preferred_variant(found: Sequence[Variant], card_bytes: int, host_bytes: int) -> Variant:
+def preferred_variant(variants: Sequence[Variant], card_bytes: int, host_bytes: int) -> Variant:
     """The model for a machine with this much free memory on cards and host.
 
     Preferred is the best one that fits entirely on the cards; else one of four bits, split between
     cards and host; else the largest that fits. Without a card, smaller models are faster, so four
     bits come first.
     """
-    quantised = [one for one in found if one.label not in WHOLE] or list(found)
-    usual = next((one for label in USUAL if (one := find_variant(found, label))), None)
+    quantised = [variant for variant in variants if variant.label not in WHOLE] or list(variants)
+    usual = next((variant for label in USUAL if (variant := find_variant(variants, label))), None)
     least = usual.size_bytes if usual else 0
-    on_cards = _largest(quantised, card_bytes * CARD_SHARE)
+    on_cards = _largest_variant(quantised, card_bytes * CARD_SHARE)
     if on_cards is not None and on_cards.size_bytes >= least:
         return on_cards
-    room = card_bytes * CARD_SHARE + host_bytes * HOST_SHARE
-    if usual is not None and usual.size_bytes <= room:
+    free_bytes = card_bytes * CARD_SHARE + host_bytes * HOST_SHARE
+    if usual is not None and usual.size_bytes <= free_bytes:
         return usual
-    return _largest(quantised, room) or quantised[0]
+    return _largest_variant(quantised, free_bytes) or quantised[0]
 
 
-def _largest(found: Sequence[Variant], room: float) -> Variant | None:
-    fitting = [one for one in found if one.size_bytes <= room]
+def _largest_variant(variants: Sequence[Variant], free_bytes: float) -> Variant | None:
+    fitting = [variant for variant in variants if variant.size_bytes <= free_bytes]
     return fitting[-1] if fitting else None

@@ -110,17 +110,19 @@ def is_safe(path: str) -> bool:
 
 def listing(commit: str, files: Iterable[RemoteFile]) -> Listing:
     """Validate a list: no file is another one's folder, and none occurs twice."""
-    found = tuple(sorted(files, key=lambda one: one.path))
-    names = {one.path for one in found}
-    if len(names) != len(found):
+    ordered = tuple(sorted(files, key=lambda remote: remote.path))
+    names = {remote.path for remote in ordered}
+    if len(names) != len(ordered):
         raise BadListing("a file is listed twice")
-    if len({(one.digest, one.size_bytes) for one in found}) != len({one.digest for one in found}):
+    if len({(remote.digest, remote.size_bytes) for remote in ordered}) != len(
+        {remote.digest for remote in ordered}
+    ):
         raise BadListing("two files have the same hash and different sizes")
-    for one in found:
-        folders = one.path.split("/")[:-1]
+    for remote in ordered:
+        folders = remote.path.split("/")[:-1]
         if any("/".join(folders[: n + 1]) in names for n in range(len(folders))):
-            raise BadListing(f"{one.path} lies in a file")
-    return Listing(commit, found)
+            raise BadListing(f"{remote.path} lies in a file")
+    return Listing(commit, ordered)
 
 
 def parse_hugging_face(document: Any) -> Listing:
@@ -130,7 +132,7 @@ def parse_hugging_face(document: Any) -> Listing:
     commit = document.get("sha")
     if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
         raise BadListing("it names no commit")
-    return listing(commit, (_of_sibling(one) for one in _entries(document.get("siblings"))))
+    return listing(commit, (_of_sibling(sibling) for sibling in _entries(document.get("siblings"))))
 
 
 def _of_sibling(entry: Mapping[str, Any]) -> RemoteFile:
@@ -159,9 +161,9 @@ def parse_modelscope(document: Any) -> Listing:
     )
 
 
-def _entries(found: Any) -> list[Mapping[str, Any]]:
-    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+def _entries(entries: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise BadListing("it has no list of files")
-    if len(found) > MAX_FILES:
-        raise BadListing(f"it has {len(found)} files, more than any model")
-    return found
+    if len(entries) > MAX_FILES:
+        raise BadListing(f"it has {len(entries)} files, more than any model")
+    return entries

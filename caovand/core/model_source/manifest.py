@@ -29,7 +29,7 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        return sum(one.size_bytes for one in self.files)
+        return sum(file.size_bytes for file in self.files)
 
     def document(self) -> dict[str, Any]:
         """The content of the manifest's file."""
@@ -41,7 +41,8 @@ class Manifest:
             "commit": self.commit,
             "pulled_at": self.pulled_at,
             "files": {
-                one.path: {"size": one.size_bytes, "hash": str(one.digest)} for one in self.files
+                file.path: {"size": file.size_bytes, "hash": str(file.digest)}
+                for file in self.files
             },
         }
 
@@ -57,11 +58,11 @@ def read(document: Any) -> Manifest:
     files = document.get("files")
     if not isinstance(files, Mapping) or len(files) > listing.MAX_FILES:
         raise BadListing("it has no list of files")
-    found = [
+    listed = [
         listing.file(path, entry.get("size"), entry.get("hash"))
         for path, entry in files.items()
         if isinstance(entry, Mapping)
     ]
     return Manifest(
-        name, endpoint, revision, commit, pulled_at, listing.listing(commit, found).files
+        name, endpoint, revision, commit, pulled_at, listing.listing(commit, listed).files
     )

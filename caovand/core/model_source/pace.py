@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+from caovand.core.units import MIB
+
 WINDOW_S = 20.0
-_MIB = 2**20
 
 
 class DownloadRate:
@@ -30,7 +31,7 @@ class DownloadRate:
             return ""
         rate = (last - first) / (last_s - first_s)
         left = duration(max(total_bytes - last, 0) / rate)
-        return f"{rate / _MIB:.1f} MiB/s, {left} left"
+        return f"{rate / MIB:.1f} MiB/s, {left} left"
 
 
 def duration(seconds: float) -> str:

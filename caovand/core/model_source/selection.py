@@ -16,8 +16,9 @@ _WEIGHTS = ".safetensors"
 _SECOND_SET = "consolidated"  # the same weights under Mistral's own file names
 _SETTINGS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm")
 _TERMS = re.compile(r"(?i)(licen[cs]e|notice|usage_policy|use_policy)(\.(md|txt))?")
-# Files that Transformers reads from subfolders: pooling of embedding models, extra chat templates.
 _FOLDERS = re.compile(r"\d+_[A-Za-z]+/config\.json|additional_chat_templates/[^/]+\.jinja")
+"""Files that Transformers reads from subfolders: pooling of embedding models, extra chat
+templates."""
 _OTHER_WEIGHTS = (
     ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".ot", ".gguf", ".pkl", ".npz",
     ".bin.index.json", ".msgpack.index.json", ".h5.index.json", ".tflite", ".mlmodel",
@@ -39,11 +40,11 @@ class FileSelection:
 
     @property
     def size_bytes(self) -> int:
-        return sum(one.size_bytes for one in self.files)
+        return sum(file.size_bytes for file in self.files)
 
     @property
     def weights(self) -> tuple[RemoteFile, ...]:
-        return tuple(one for one in self.files if one.path.endswith((_WEIGHTS, SUFFIX)))
+        return tuple(file for file in self.files if file.path.endswith((_WEIGHTS, SUFFIX)))
 
     def of(self, kind: str) -> tuple[str, ...]:
         """Names of skipped files of one kind."""
@@ -81,26 +82,26 @@ class Offer:
 def choose(files: Iterable[RemoteFile], shards: Collection[str], *, code: bool) -> FileSelection:
     """Select the files to download; `shards` are those of the index, none without one."""
     everything = tuple(files)
-    has_first = any(_is_first_set(one.path) for one in everything)
+    has_first = any(_is_first_set(file.path) for file in everything)
     kept: list[RemoteFile] = []
     left: dict[str, list[str]] = {}
-    for one in everything:
-        kind = _kind(one.path, shards, has_first=has_first)
+    for file in everything:
+        kind = _kind(file.path, shards, has_first=has_first)
         if not kind or (kind == CODE and code):
-            kept.append(one)
+            kept.append(file)
         else:
-            left.setdefault(kind, []).append(one.path)
+            left.setdefault(kind, []).append(file.path)
     return FileSelection(tuple(kept), tuple((kind, tuple(left[kind])) for kind in sorted(left)))
 
 
 def choose_gguf(files: Iterable[RemoteFile], variant: Variant) -> FileSelection:
     """Select the files of one of a repository's GGUF models: its parts, and the licence."""
     kept, left = list(variant.files), []
-    for one in files:
-        if _TERMS.fullmatch(one.path):
-            kept.append(one)
-        elif one not in variant.files and one.path.endswith(SUFFIX):
-            left.append(one.path)
+    for file in files:
+        if _TERMS.fullmatch(file.path):
+            kept.append(file)
+        elif file not in variant.files and file.path.endswith(SUFFIX):
+            left.append(file.path)
     return FileSelection(tuple(kept), ((OTHER_TYPES, tuple(left)),) if left else ())
 
 

@@ -37,7 +37,7 @@ class RangeRequest:
 
 
 class Do(Enum):
-    """What to do with a response."""
+    """The way to continue after a response."""
 
     WRITE = auto()
     """Write its body at `Judgement.offset`; the file is truncated there first."""
@@ -84,12 +84,12 @@ def judge(
         return Judgement(Do.WRITE, 0)
     if status != 206 or not asked.offset:
         return Judgement(Do.REFUSE, why=f"HTTP {status}")
-    found = _RANGE.fullmatch(headers.get("content-range", ""))
-    if not found:
+    match = _RANGE.fullmatch(headers.get("content-range", ""))
+    if not match:
         return Judgement(Do.REFUSE, why="it is a part of the file and does not say which")
-    first, last, whole = int(found[1]), int(found[2]), found[3]
+    first, last, whole = int(match[1]), int(match[2]), match[3]
     if (first, last) != (asked.offset, size_bytes - 1) or whole not in ("*", str(size_bytes)):
-        return _mismatch(found[0], f"bytes {asked.offset}-{size_bytes - 1}/{size_bytes}")
+        return _mismatch(match[0], f"bytes {asked.offset}-{size_bytes - 1}/{size_bytes}")
     if length is not None and not _equals(length, last - first + 1):
         return _mismatch(f"a length of {length[:20]}", f"{last - first + 1} bytes")
     if asked.etag and headers.get("etag", asked.etag) != asked.etag:

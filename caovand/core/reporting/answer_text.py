@@ -25,7 +25,7 @@ def evidence(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def remedy(answer: Mapping[str, Any]) -> Iterator[str]:
-    """What to change, what caovan does by itself, and similar public reports."""
+    """List the change to make, what caovan does by itself, and similar public reports."""
     yield from _list("change", [_setting(change) for change in answer["changes"]])
     yield f"  by itself {_HEALS[answer['heals']]}: {answer['how']}"
     yield from _list("resembles", [_linked(report) for report in answer["resembles"]])

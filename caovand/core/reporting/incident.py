@@ -17,14 +17,14 @@ from caovand.core.secrets import hide_in
 
 BEFORE, AFTER = 20, 10  # lines of context around the causing line
 MAX_TEXT = 2000
-# Failures that only the living engine can explain, by showing what it waits for.
 LIVE_FAILURES = frozenset({"hang", "start-stall"})
+"""Failures that only the living engine can explain, by showing what it waits for."""
 
-# Too long for a report, and identical in every incident of an engine or a model.
 _BULKY = frozenset(
     {"flags", "deprecated", "choices", "tool_parsers", "reasoning_parsers", "weights"}
     | {"chat_template", "layer_types"}
 )
+"""Too long for a report, and identical in every incident of an engine or a model."""
 
 
 @dataclass(frozen=True)

@@ -51,28 +51,28 @@ def lines(report: Mapping[str, Any], files: Mapping[str, int], nodes: NodeReport
         yield from _node(node, nodes.get(node["file"]))
 
 
-def _node(node: Mapping[str, Any], found: Mapping[str, Any] | None) -> Iterator[str]:
+def _node(node: Mapping[str, Any], evidence: Mapping[str, Any] | None) -> Iterator[str]:
     """Evidence from another node, which arrives a few seconds after the rest."""
     title = f"node {node['name']}, rank {node['rank']}"
-    if found is None:
+    if evidence is None:
         yield f"{title}: its evidence has not arrived"
         return
-    if "missing" in found:
-        yield f"{title}: no evidence: {found['missing']}"
+    if "missing" in evidence:
+        yield f"{title}: no evidence: {evidence['missing']}"
         return
-    finding = found["finding"]
-    yield f"{title}, {found['at']}: {finding['failure'] if finding else 'ended with the others'}"
+    finding = evidence["finding"]
+    yield f"{title}, {evidence['at']}: {finding['failure'] if finding else 'ended with the others'}"
     if finding:
         yield f"  phase     {finding['phase'] or '-'}"
         yield f"  what      {finding['text']}"
-    if found["lacks"]:
-        yield f"  lacks     {found['lacks']}"
-    for card in found["cards"]:
+    if evidence["lacks"]:
+        yield f"  lacks     {evidence['lacks']}"
+    for card in evidence["cards"]:
         label = f"GPU {card['index']}"
         yield f"  {label:<9} {card_text.reading(card)}"
     for name, most in (("kernel", KERNEL_LINES), ("log", LOG_LINES)):
-        if found[name]:
+        if evidence[name]:
             yield f"  {name}"
-            yield from (f"    {line}" for line in found[name][-most:])
-    if found["stacks"]:
-        yield f"  stacks    {len(found['stacks'])} lines in {node['file']}"
+            yield from (f"    {line}" for line in evidence[name][-most:])
+    if evidence["stacks"]:
+        yield f"  stacks    {len(evidence['stacks'])} lines in {node['file']}"

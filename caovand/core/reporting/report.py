@@ -80,13 +80,13 @@ def forecast_figures(memory: MemoryEstimate | None) -> dict[str, float]:
     if memory is None or memory.fits is None:
         return {}
     forecast = values(memory)
-    found: dict[str, float] = {"kv_tokens": forecast["kv_tokens"]}
+    figures: dict[str, float] = {"kv_tokens": forecast["kv_tokens"]}
     for name in ("weights_gib", "kv_gib"):
         if memory.ranks:
-            found |= {f"stage_{one['stage']}_{name}": one[name] for one in forecast["ranks"]}
+            figures |= {f"stage_{rank['stage']}_{name}": rank[name] for rank in forecast["ranks"]}
         else:
-            found[name] = forecast[name]
-    return found
+            figures[name] = forecast[name]
+    return figures
 
 
 def compare(

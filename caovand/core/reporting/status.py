@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from caovand.core.addresses import join_address
 from caovand.core.engine.log import Phase
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.healing.failure import Finding
@@ -14,8 +15,8 @@ from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.reporting.report import compare, forecast_figures
 
-# States that need no waiting: serving, or lasting until someone acts.
 SETTLED = frozenset({State.SERVING, State.FAILED, State.HOLD, State.STOPPED})
+"""States that need no waiting: serving, or lasting until someone acts."""
 WITHOUT_ENGINE = frozenset({State.STOPPED, State.BACKOFF, State.HOLD, State.FAILED})
 
 WAY_BACK = (
@@ -37,49 +38,63 @@ WORST_FIRST = (
 
 
 @dataclass(frozen=True)
-class SlotFacts:
-    """The supervisor's knowledge in addition to the snapshot."""
+class DaemonFacts:
+    """The daemon itself; `cache` is the folder of its caches."""
 
     version: str
     pid: int
+    config: str
+    cache: str = ""
+    engine_user: str = ""
+    """The engines' user if it is not the daemon's; otherwise `own_user` says why not."""
+    own_user: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFacts:
+    """The engine of the last start, whose process is `pid`."""
+
+    pid: int | None = None
+    reported: Mapping[str, Any] = field(default_factory=dict)
+    """Figures from the engine's log."""
+    forecast: MemoryEstimate | None = None
+    mode: str = ""
+    """The mode of the engine's plan; differs from the slot's after `mode --defer`."""
+    log_bytes_lost: int = 0
+    """Bytes of engine output missing in engine.log, because its disk was full or too slow."""
+    phases: tuple[Phase, ...] = ()
+    """Phases of the engine's start."""
+    unrecorded: str = ""
+    """Why the next daemon might not find the engine; "" if it will."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotFacts:
+    """The supervisor's knowledge in addition to the snapshot."""
+
+    daemon: DaemonFacts
+    engine: EngineFacts
     mode: str
     mode_origin: str
-    config_path: str
-    engine_pid: int | None
-    reported: Mapping[str, Any]
-    """Figures from the engine's log."""
     figures: Mapping[str, Any]
     """The engine's figures, from `figures.track`."""
     revision: int
     gpus: tuple[GpuSample, ...] = ()
-    forecast: MemoryEstimate | None = None
     degraded_since: float | None = None
-    """When the plan was degraded, Unix time."""
-    engine_mode: str = ""
-    """The mode of the engine's plan; differs from `mode` after `mode --defer`."""
+    """Unix time at which the plan was degraded."""
     failed: Mapping[str, int] = field(default_factory=dict)
     """Number of failures by id since the daemon started."""
-    log_bytes_lost: int = 0
-    """Bytes of engine output missing in engine.log, because its disk was full or too slow."""
     start: Mapping[str, Any] | None = None
     """Durations of the last start and the one before: `starts.describe`."""
     warnings: tuple[str, ...] = ()
     """Shortages of the daemon itself, such as disk space."""
-    cache_path: str = ""
-    """The folder of the daemon's caches."""
-    engine_user: str = ""
-    """The engines' user if it is not the daemon's; otherwise `own_user` says why not."""
-    own_user: str = ""
-    phases: tuple[Phase, ...] = ()
-    """Phases of the engine's start."""
 
 
 def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]:
     """The status document; ages are seconds before `now` (monotonic, like the snapshot's times)."""
-    plan = snapshot.plan
-    deadline = snapshot.deadline
+    plan, engine, deadline = snapshot.plan, facts.engine, snapshot.deadline
     # While HOLD checks again, the deadline is the check's.
-    waits = snapshot.state in (State.BACKOFF, State.HOLD) and not snapshot.looking
+    waits = snapshot.state in (State.BACKOFF, State.HOLD) and not snapshot.rechecking
     # An engine that could not be ended is still known, but its last figures are irrelevant.
     lives = snapshot.state not in WITHOUT_ENGINE
     return {
@@ -88,27 +103,28 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
         "settled": is_settled(snapshot),
         "reason": snapshot.reason,
         "phase": snapshot.phase,
-        **_step(snapshot, facts.phases),
+        **_step(snapshot, engine.phases),
         "progress": snapshot.progress,
         "detail": snapshot.detail,
         "retry_in_s": round(max(deadline - now, 0.0), 1)
         if waits and deadline is not None
         else None,
-        "looking": snapshot.looking,
+        "looking": snapshot.rechecking,
         "start": dict(facts.start) if facts.start and snapshot.state is State.SERVING else None,
-        "served": _served(plan) if snapshot.state is State.SERVING else None,
+        "served": _describe_served(plan) if snapshot.state is State.SERVING else None,
         "model": plan.model if plan else None,
         "task": plan.task if plan else None,
         "mode": facts.mode,
         "mode_origin": facts.mode_origin,
-        "engine_mode": facts.engine_mode,
+        "engine_mode": engine.mode,
         "mtp": plan.mtp if plan else None,
         "rungs": list(plan.rungs) if plan else [],
-        "degraded": _degraded(plan, facts.degraded_since),
+        "degraded": _describe_degraded(plan, facts.degraded_since),
         "warnings": [
             *(plan.warnings if plan else ()),
             *facts.warnings,
-            *unused_kernels(facts.reported),
+            *filter(None, [engine.unrecorded]),
+            *unused_kernels(engine.reported),
         ],
         "restarts": max(snapshot.spawns - 1, 0),
         "failures": snapshot.failures,
@@ -119,21 +135,14 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
         "refusal": _finding(snapshot.refusal),
         "generation": snapshot.generation,
         "revision": facts.revision,
-        "engine_pid": facts.engine_pid,
-        "log_bytes_lost": facts.log_bytes_lost,
-        "reported": dict(facts.reported),
-        "forecast": compare(forecast_figures(facts.forecast), facts.reported) if lives else {},
+        "engine_pid": engine.pid,
+        "log_bytes_lost": engine.log_bytes_lost,
+        "reported": dict(engine.reported),
+        "forecast": compare(forecast_figures(engine.forecast), engine.reported) if lives else {},
         "figures": dict(facts.figures),
         "failed": dict(facts.failed),
         "gpus": [asdict(sample) for sample in facts.gpus],
-        "daemon": {
-            "version": facts.version,
-            "pid": facts.pid,
-            "config": facts.config_path,
-            "cache": facts.cache_path,
-            "engine_user": facts.engine_user,
-            "own_user": facts.own_user,
-        },
+        "daemon": asdict(facts.daemon),
     }
 
 
@@ -149,15 +158,15 @@ def _step(snapshot: Snapshot, phases: tuple[Phase, ...]) -> dict[str, str | None
 
 def unused_kernels(reported: Mapping[str, Any]) -> tuple[str, ...]:
     """Warn if the engine's log says why caovan's kernels are not used on a supported card."""
-    why = reported.get("kernels_refusal")
-    return (f"{UNUSED}: {why}",) if why else ()
+    reason = reported.get("kernels_refusal")
+    return (f"{UNUSED}: {reason}",) if reason else ()
 
 
 def _age(at: float | None, now: float) -> float | None:
     return None if at is None else round(now - at, 3)
 
 
-def _degraded(plan: Plan | None, since: float | None) -> dict[str, Any] | None:
+def _describe_degraded(plan: Plan | None, since: float | None) -> dict[str, Any] | None:
     """The ladder's changes, their reasons, since when, and how to undo them; None for a full
     plan."""
     if plan is None or not plan.degraded:
@@ -187,7 +196,7 @@ def one_line(snapshot: Snapshot) -> str:
         detail = f": {public_detail(snapshot.detail)}" if public_detail(snapshot.detail) else ""
         return f"STARTING, {snapshot.phase or 'launch'}{done}{detail}"
     if snapshot.state is State.SERVING and snapshot.plan:
-        served = _served(snapshot.plan)
+        served = _describe_served(snapshot.plan)
         rungs = ", ".join(snapshot.plan.rungs)
         degraded = f", degraded: {rungs}" if snapshot.plan.degraded else ""
         return f"SERVING {served['name']} on {served['url']}, MTP {snapshot.plan.mtp}{degraded}"
@@ -217,8 +226,8 @@ def worst_first(snapshots: Mapping[str, Snapshot]) -> list[str]:
 
 def entry(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
     """A slot's entry in the list of slots: its document without the daemon's own fields."""
-    own = {key: value for key, value in document.items() if key not in DAEMONS}
-    return {"name": name, **own}
+    fields = {key: value for key, value in document.items() if key not in DAEMONS}
+    return {"name": name, **fields}
 
 
 def public(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,17 +236,19 @@ def public(document: Mapping[str, Any]) -> dict[str, Any]:
     # The reason comes from the plugin and may contain a path.
     for refused in unused_kernels(document["reported"]):
         shown["reported"] = {**document["reported"], "kernels_refusal": ""}
-        shown["warnings"] = [UNUSED if one == refused else one for one in document["warnings"]]
+        shown["warnings"] = [
+            UNUSED if warning == refused else warning for warning in document["warnings"]
+        ]
     if "slots" in document:
         shown["slots"] = [public(slot) for slot in document["slots"]]
     for name in ("last_failure", "refusal"):
-        found = shown[name]
-        if found is None:
+        finding = shown[name]
+        if finding is None:
             continue
-        text = Finding(**found).public_text
-        shown[name] = {**found, "text": text, "captures": {}}
-        shown["reason"] = shown["reason"].replace(found["text"], text)
-        if text != found["text"]:
+        text = Finding(**finding).public_text
+        shown[name] = {**finding, "text": text, "captures": {}}
+        shown["reason"] = shown["reason"].replace(finding["text"], text)
+        if text != finding["text"]:
             # Texts derived from a finding quote its captures.
             shown.update(remedy=None, obstacles=[])
             if shown["degraded"] is not None:
@@ -250,7 +261,7 @@ def public_detail(detail: str) -> str:
     return "" if '"' in detail else detail
 
 
-def _served(plan: Plan | None) -> dict[str, Any]:
+def _describe_served(plan: Plan | None) -> dict[str, Any]:
     assert plan is not None
     host, port = plan.value("host") or "127.0.0.1", plan.value("port") or 8000
     scheme = "https" if plan.value("ssl_certfile") else "http"
@@ -258,7 +269,7 @@ def _served(plan: Plan | None) -> dict[str, Any]:
         "name": plan.served_name,
         "host": host,
         "port": port,
-        "url": f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/v1",
+        "url": f"{scheme}://{join_address(host, port)}/v1",
     }
 
 

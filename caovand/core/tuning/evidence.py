@@ -83,7 +83,7 @@ def context_after(earlier: float | None, before: TrackPoint, after: TrackPoint) 
     return None if earlier is None else earlier + more.generation_tokens
 
 
-def measured(
+def measure_steps(
     before: TrackPoint, after: TrackPoint, earlier: float | None, context: float | None
 ) -> tuple[int, Measurements] | None:
     """Band and steps between two scrapes of one engine; None if nothing counts.

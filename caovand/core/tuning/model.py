@@ -61,7 +61,7 @@ def estimate(evidence: MeasurementsByBand, *depths: int) -> Estimate | None:
     known = {
         band: seen for band, seen in known.items() if max(seen) and all(d in seen for d in depths)
     }
-    tokens = {band: sum(one.tokens for one in seen.values()) for band, seen in known.items()}
+    tokens = {band: sum(counts.tokens for counts in seen.values()) for band, seen in known.items()}
     if not known:
         return None
     return Estimate(
@@ -96,16 +96,16 @@ def _chances(known: Mapping[int, Measurements]) -> list[float]:
 
     Positions beyond the deepest measured one reuse its probability: acceptance seldom rises.
     """
-    found = list[float]()
+    chances = list[float]()
     for position in range(DEPTHS[-1]):
         reached = accepted = 0.0
         for depth, seen in known.items():
             if position < min(depth, len(seen.accepted)):
                 reached += seen.accepted[position - 1] if position else seen.steps
                 accepted += seen.accepted[position]
-        chance = min(accepted / reached, 1.0) if reached else (found[-1] if found else 0.0)
-        found.append(chance)
-    return found
+        chance = min(accepted / reached, 1.0) if reached else (chances[-1] if chances else 0.0)
+        chances.append(chance)
+    return chances
 
 
 def _speeds(known: Mapping[int, Measurements]) -> list[float]:

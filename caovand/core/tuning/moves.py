@@ -65,7 +65,7 @@ class Suggestion:
         return f"; drafts lose in contexts from {self.loses_from:,} tokens on"
 
     def describe(self) -> dict[str, Any]:
-        """As a document."""
+        """Return it as a document."""
         return {
             "depth": self.depth,
             "best": self.best,
@@ -91,11 +91,11 @@ def suggestion(record: TuningRecord, depth: int) -> Suggestion | None:
     basis = estimate(record.evidence, depth) if depth in DEPTHS else None
     if basis is None:
         return None
-    allowed = [one for one in DEPTHS if one == depth or one not in record.refused]
+    allowed = [d for d in DEPTHS if d == depth or d not in record.refused]
     best = max(allowed, key=basis.per_s.__getitem__)
     if basis.gain(best, depth) >= MIN_GAIN:
         return Suggestion(depth, best, basis.gain(best, depth), basis)
-    trials = [one for one in TRIAL if one in allowed and one != depth]
+    trials = [d for d in TRIAL if d in allowed and d != depth]
     if len(basis.depths) == 1 and trials:
         return Suggestion(depth, trials[0], 0.0, basis, trial=True)
     return Suggestion(depth, depth, 0.0, basis)
@@ -141,7 +141,7 @@ def judge(record: TuningRecord) -> TuningStep:
     basis = _of_trial(record)
     if basis is None or basis.gain(record.depth, record.home) <= 0:
         return TuningStep(record)
-    return TuningStep(record.kept(), f"drafting depth {_compared(basis, record)}: it stays")
+    return TuningStep(record.keep(), f"drafting depth {_compare(basis, record)}: it stays")
 
 
 def move(record: TuningRecord, at: float) -> TuningStep:
@@ -154,31 +154,31 @@ def move(record: TuningRecord, at: float) -> TuningStep:
     if record.trying:
         if basis is None and _is_over(record, at):
             text = f"drafting depth {record.depth} met too few requests like those at {record.home}"
-            return TuningStep(record.moved(record.home, at), f"{text}: back to {record.home}")
+            return TuningStep(record.move(record.home, at), f"{text}: back to {record.home}")
         if basis is None or basis.gain(record.depth, record.home) > 0:
             return TuningStep(record)
         home = replace(home, refused=record.refused | {record.depth})
-    found = suggestion(home, record.home)
+    depth = suggestion(home, record.home)
     left = steps_left(record, at)
     target, measured = record.home, False
-    if found is not None:
-        measured = found.best in found.basis.depths
+    if depth is not None:
+        measured = depth.best in depth.basis.depths
         if left >= (1 if measured else 2):
-            target = found.best
+            target = depth.best
     if target == record.depth:
         return TuningStep(record)
-    moved = record.moved(target, at)
+    moved = record.move(target, at)
     if basis is not None:
         how = f"back to {target}" if target == record.home else f"{target} is next"
-        text = f"drafting depth {_compared(basis, record)}: {how}"
+        text = f"drafting depth {_compare(basis, record)}: {how}"
     else:
-        text = found.text if found else ""
-    return TuningStep(moved.kept() if measured else moved, text)
+        text = depth.text if depth else ""
+    return TuningStep(moved.keep() if measured else moved, text)
 
 
 def steps_left(record: TuningRecord, at: float) -> int:
     """Number of moves that may still be made."""
-    return MAX_MOVES - sum(at - REST_S < one <= at for one in record.moves)
+    return MAX_MOVES - sum(at - REST_S < moved_at <= at for moved_at in record.moves)
 
 
 def trial_progress(record: TuningRecord, depth: int) -> str:
@@ -216,7 +216,7 @@ def _of_trial(record: TuningRecord) -> Estimate | None:
     return estimate(record.evidence, record.depth, record.home) if record.trying else None
 
 
-def _compared(basis: Estimate, record: TuningRecord) -> str:
+def _compare(basis: Estimate, record: TuningRecord) -> str:
     new, old = record.depth, record.home
     speeds = f"{basis.per_s[new]:.1f} tokens/s, {basis.per_s[old]:.1f} at depth {old}"
     return f"{new} yields {speeds} ({basis.gain(new, old):+.1%})"

@@ -59,19 +59,19 @@ class TuningRecord:
         seen = self.evidence.get((depth, band), Measurements()).plus(more)
         return replace(self, evidence={**self.evidence, (depth, band): seen})
 
-    def moved(self, depth: int, at: float) -> TuningRecord:
+    def move(self, depth: int, at: float) -> TuningRecord:
         """Change the depth to plan with; `home` stays."""
         return replace(self, depth=depth, moves=(*self.moves, at)[-MAX_MOVES:], used=at)
 
-    def kept(self) -> TuningRecord:
+    def keep(self) -> TuningRecord:
         """Make the depth on trial the new home: it was not slower."""
         return replace(self, home=self.depth)
 
     def failed(self, at: float) -> TuningRecord:
         """Refuse the depth on trial: it failed, and a restart returns from it."""
-        return replace(self.moved(self.home, at), refused=self.refused | {self.depth})
+        return replace(self.move(self.home, at), refused=self.refused | {self.depth})
 
-    def unplanned(self) -> TuningRecord:
+    def refuse_unplanned(self) -> TuningRecord:
         """Refuse the depth on trial: it cannot be planned, so no restart was made for it."""
         refused = self.refused | {self.depth}
         return replace(self, depth=self.home, refused=refused, moves=self.moves[:-1])
@@ -88,9 +88,9 @@ def to_document(records: Iterable[TuningRecord], failed_at: float) -> dict[str, 
     return {"failed_at": failed_at, "records": [_plain(record) for record in latest]}
 
 
-def from_document(found: Any) -> tuple[dict[str, TuningRecord], float] | None:
+def from_document(document: Any) -> tuple[dict[str, TuningRecord], float] | None:
     """Records by basis, and the time of the last failure; None if the document is invalid."""
-    return read_or_none(_RECORDS, found)
+    return read_or_none(_RECORDS, document)
 
 
 def _plain(record: TuningRecord) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from caovand.core.cluster.finding import finding
 from caovand.core.facts.checks import CheckResult
 from caovand.core.reporting.wire import MAX_BYTES
 
-ROOM_BYTES = MAX_BYTES - 1024
+AVAILABLE_BYTES = MAX_BYTES - 1024
 """Space in a response for nodes and findings; the frame and the line about omissions take the
 rest."""
 CHECKS_BYTES = 4096
@@ -25,63 +25,66 @@ WORST_FIRST = ("FAIL", "WARN", "PASS")
 
 
 def with_checks(
-    document: Mapping[str, Any], found: Sequence[tuple[str, CheckResult]]
+    document: Mapping[str, Any], findings: Sequence[tuple[str, CheckResult]]
 ) -> dict[str, Any]:
-    """Add findings, each with its node's name, as far as there is room.
+    """Add as many findings as fit, each with its node's name.
 
     The worst come first. The last entry counts the omitted ones, with the worst verdict among them.
     """
     document, unlisted = _shortened(document)
     if unlisted:
-        found = [("", _omitted_nodes(unlisted)), *found]
-    room = ROOM_BYTES - _size(document)
-    ranked = sorted(found, key=lambda one: WORST_FIRST.index(one[1].verdict))
-    entries = [_entry(name, one) for name, one in ranked]
+        findings = [("", _omitted_nodes(unlisted)), *findings]
+    free = AVAILABLE_BYTES - _size(document)
+    ranked = sorted(findings, key=lambda finding: WORST_FIRST.index(finding[1].verdict))
+    entries = [_entry(name, result) for name, result in ranked]
     for at, entry in enumerate(entries):
-        room -= _size(entry)
-        if room < 0:
+        free -= _size(entry)
+        if free < 0:
             entries[at:] = [_entry("", _omitted_findings(ranked[at:]))]
             break
     return {**document, "checks": entries}
 
 
 def _shortened(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
-    """The document with room for findings, and the number of omitted nodes.
+    """Shorten the document until findings fit; return it and the number of omitted nodes.
 
     Absent nodes first lose their details; then those absent longest are omitted, because a head
     remembers more names than a response can hold.
     """
-    room = ROOM_BYTES - CHECKS_BYTES
-    if _size(document) <= room:
+    available = AVAILABLE_BYTES - CHECKS_BYTES
+    if _size(document) <= available:
         return document, 0
     nodes = [
-        one if one["state"] in JOINED_STATES else {**one, **EMPTY_NODE} for one in document["nodes"]
+        node if node["state"] in JOINED_STATES else {**node, **EMPTY_NODE}
+        for node in document["nodes"]
     ]
-    gone = [one for one in nodes if one["state"] not in JOINED_STATES]
-    over, count = _size({**document, "nodes": nodes}) - room, len(nodes)
-    for one in sorted(gone, key=lambda one: float(one["since_s"]), reverse=True):
+    absent = [node for node in nodes if node["state"] not in JOINED_STATES]
+    over, count = _size({**document, "nodes": nodes}) - available, len(nodes)
+    for node in sorted(absent, key=lambda node: float(node["since_s"]), reverse=True):
         if over <= 0:
             break
-        over -= _size(one)
-        nodes.remove(one)
+        over -= _size(node)
+        nodes.remove(node)
     return {**document, "nodes": nodes}, count - len(nodes)
 
 
 def _omitted_nodes(count: int) -> CheckResult:
-    text = f"not listed, as this answer has no room: {count} nodes that are lost or refused"
-    return finding("WARN", text, "restart caovan on the head, which forgets those that are gone")
+    text = f"the response is full: {count} lost or refused nodes are not listed"
+    return finding("WARN", text, "restart caovan on the head, which forgets absent nodes")
 
 
 def _omitted_findings(rest: Sequence[tuple[str, CheckResult]]) -> CheckResult:
-    text = f"not shown, as this answer has no room: {len(rest)} more"
+    text = f"the response is full: {len(rest)} more are not shown"
     if rest[0][1].verdict == "PASS":
-        return replace(rest[0][1], text=f"{text}, which PASS", remedy="")
-    remedy = "end the causes of those that are shown, and check again"
+        return replace(rest[0][1], text=f"{text}, all PASS", remedy="")
+    remedy = "fix the causes of those that are shown, and check again"
     return replace(rest[0][1], text=text, remedy=remedy)
 
 
-def _entry(name: str, one: CheckResult) -> dict[str, Any]:
-    return {"node": name, "verdict": one.verdict, "text": one.text, "remedy": one.remedy}
+def _entry(name: str, result: CheckResult) -> dict[str, Any]:
+    return {
+        "node": name, "verdict": result.verdict, "text": result.text, "remedy": result.remedy,
+    }  # fmt: skip
 
 
 def _size(part: Mapping[str, Any]) -> int:

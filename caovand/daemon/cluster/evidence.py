@@ -15,7 +15,7 @@ from caovand.core.cluster.evidence import NodeEvidence
 from caovand.core.cluster.messages import Order
 from caovand.core.healing.failure import Finding
 from caovand.core.reporting.incident import LIVE_FAILURES, node_file
-from caovand.daemon.cluster.part import Changed, ClusterSlotProtocol
+from caovand.daemon.cluster.part import Signal, SlotFailures
 from caovand.daemon.records.chronicle import GatheredEvidence, Then
 from caovand.daemon.shared import now
 
@@ -36,20 +36,20 @@ class Collection:
         self.start = start
         self._ranks, self._lacking = ranks, set(ranks)
         self._store, self._lost = store, lost
-        self._came: dict[str, NodeEvidence] = {}
+        self._received: dict[str, NodeEvidence] = {}
         self._incident: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._until = now() + WAIT_S
-        self._changed = Changed()
+        self._changed = Signal()
 
     def lacks(self, name: str) -> bool:
         """Whether this node's evidence is still missing."""
         return name in self._lacking and now() < self._until
 
-    def take(self, name: str, found: NodeEvidence) -> None:
+    def take(self, name: str, received: NodeEvidence) -> None:
         """Take a node's evidence if it is still missing."""
-        if found.start == self.start and self.lacks(name):
+        if received.start == self.start and self.lacks(name):
             self._lacking.discard(name)
-            self._came[name] = found
+            self._received[name] = received
             self._changed.wake()
 
     def recorded(self, gathered: GatheredEvidence) -> None:
@@ -63,25 +63,29 @@ class Collection:
 
     async def run(self) -> str:
         """Add arriving evidence to the incident; return a summary, "" without an incident."""
-        incident, came, lacks = await self._incident, list[str](), list[str]()
+        incident = await self._incident
         if not incident:
             self.close()
             return ""
+        stored, problems = list[str](), list[str]()
         while True:
-            while self._came:
-                name, found = self._came.popitem()
-                document = evidence.document(name, self._ranks[name], found)
-                problem = await self._add(incident, name, document)
-                (lacks if problem else came).append(problem or name)
+            while self._received:
+                name, received = self._received.popitem()
+                document = evidence.document(name, self._ranks[name], received)
+                if problem := await self._add(incident, name, document):
+                    problems.append(problem)
+                else:
+                    stored.append(name)
             if not self._lacking or now() >= self._until:
                 break
-            await self._changed.within(self._until - now())
+            await self._changed.wait(self._until - now())
         for name in sorted(self._lacking):
-            why = self._lost(name)
-            await self._add(incident, name, evidence.missing_evidence(name, self._ranks[name], why))
-            lacks.append(f"nothing came of {name}: {why}")
-        has = [f"the evidence of {', '.join(sorted(came))} came"] if came else []
-        return f"incident {incident}: {'; '.join([*has, *lacks])}"
+            reason = self._lost(name)
+            document = evidence.missing_evidence(name, self._ranks[name], reason)
+            await self._add(incident, name, document)
+            problems.append(f"nothing came of {name}: {reason}")
+        came = [f"the evidence of {', '.join(sorted(stored))} came"] if stored else []
+        return f"incident {incident}: {'; '.join([*came, *problems])}"
 
     async def _add(self, incident: str, name: str, document: Mapping[str, Any]) -> str:
         """Store a node's document; return the reason for a failure, "" on success."""
@@ -96,8 +100,10 @@ class Collection:
 class Collector:
     """The head's collector: one collection at a time, each a few seconds long."""
 
-    def __init__(self, slot: ClusterSlotProtocol, lost: Callable[[str], str]) -> None:
-        self._slot, self._lost = slot, lost
+    def __init__(
+        self, store: Incidents, notice: Callable[[str, str], None], lost: Callable[[str], str]
+    ) -> None:
+        self._store, self._notice, self._lost = store, notice, lost
         self._open: Collection | None = None
         self._stacks = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,16 +113,16 @@ class Collector:
         incident."""
         if self._open is not None:
             self._open.close()
-        found = self._open = Collection(start, ranks, self._slot.incidents, self._lost)
+        collection = self._open = Collection(start, ranks, self._store, self._lost)
         self._stacks = finding.failure in LIVE_FAILURES
-        task = asyncio.ensure_future(self._run(found))
+        task = asyncio.ensure_future(self._run(collection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return found.recorded
+        return collection.recorded
 
-    async def _run(self, found: Collection) -> None:
-        if text := await found.run():
-            self._slot.notice("cluster", text)
+    async def _run(self, collection: Collection) -> None:
+        if text := await collection.run():
+            self._notice("cluster", text)
 
     def ask(self, name: str, order: Order) -> Order:
         """Add to the order the request for evidence that this node still lacks."""
@@ -133,10 +139,10 @@ class Collector:
 class Witness:
     """A worker's evidence of the start that the head asks about, gathered once."""
 
-    def __init__(self, slot: ClusterSlotProtocol) -> None:
-        self._slot = slot
+    def __init__(self, failures: SlotFailures) -> None:
+        self._failures = failures
         self._ran = ""  # the last start with a rank on this node
-        self._found: NodeEvidence | None = None
+        self._evidence: NodeEvidence | None = None
         self._gathering = False
 
     def started(self, start: str) -> None:
@@ -150,7 +156,7 @@ class Witness:
     def follow(self, order: Order, failed: tuple[str, Finding | None]) -> None:
         """Gather what the head asks for, unless present; `failed` is this node's last failure."""
         start = order.evidence
-        if not start or self._gathering or (self._found and self._found.start == start):
+        if not start or self._gathering or (self._evidence and self._evidence.start == start):
             return
         finding = failed[1] if failed[0] == start else None
         self._gathering = True
@@ -159,12 +165,13 @@ class Witness:
             self._gathering = False
             self._take(start, finding is not None, gathered)
 
-        self._slot.gather(finding, order.stacks, then)
+        self._failures.gather(finding, order.stacks, then)
 
     def frame(self, order: Order) -> bytes:
         """The frame to send to the head now; b"" for none."""
-        wanted = self._found is not None and self._found.start == order.evidence
-        return evidence.encode(self._found) if self._found and wanted else b""
+        if self._evidence is None or self._evidence.start != order.evidence:
+            return b""
+        return evidence.encode(self._evidence)
 
     def _take(self, start: str, failed: bool, gathered: GatheredEvidence) -> None:
         if not gathered.report:
@@ -172,6 +179,6 @@ class Witness:
         ran = start == self._ran
         lacks = "; ".join(filter(None, [gathered.problem, "" if ran else NOT_RUN]))
         files = gathered.files if ran else {**gathered.files, "log.txt": ""}
-        self._found = evidence.select_evidence(
+        self._evidence = evidence.select_evidence(
             start, gathered.report, files, failed=failed, lacks=lacks
         )

@@ -26,18 +26,20 @@ from caovand.core.reporting.report import forecast_figures
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.document import with_checks
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
+from caovand.daemon.cluster.here import NodeEntry
 from caovand.daemon.cluster.links import Links
 from caovand.daemon.cluster.part import (
-    Changed,
-    ClusterSlotProtocol,
+    ClusterSlot,
     Membership,
     Notices,
     Part,
     PlanInSteps,
+    Signal,
     link_when_possible,
 )
-from caovand.daemon.cluster.selection import Quorum, TeamSelection
-from caovand.daemon.cluster.workers import Member, Team, Workers, unended_text
+from caovand.daemon.cluster.selection import TeamSelection
+from caovand.daemon.cluster.team import Quorum, Team, unended_text
+from caovand.daemon.cluster.workers import Worker, Workers
 from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
 
@@ -45,8 +47,8 @@ ENDING_S = 60.0
 """Time limit for a worker to end its rank."""
 
 
-class Head(Part):
-    """The head, which workers join at `member.head`.
+class HeadPart(Part):
+    """The head, which workers join at `membership.head`.
 
     `executor` is [cluster] executor, which starts the ranks.
     """
@@ -54,25 +56,23 @@ class Head(Part):
     role = "head"
 
     def __init__(
-        self, member: Membership, quorum: Quorum, slot: ClusterSlotProtocol, executor: str = "mp"
+        self, membership: Membership, quorum: Quorum, slot: ClusterSlot, executor: str = "mp"
     ) -> None:
-        self._member, self._quorum, self._slot = member, quorum, slot
-        self._name, self._address = member.name, member.head
+        self._membership, self._quorum, self._slot = membership, quorum, slot
         self._boot = os.urandom(8).hex()
-        self._changed, self._gone = Changed(), Changed()
-        host, port = addresses.split_address(member.head)
-        self._workers = Workers(member.name)
-        self._links = Links(member.name, host, port + 1, self._changed)
+        self._changed, self._workers_changed = Signal(), Signal()
+        self._workers = Workers(membership.name)
+        self._links = Links(self._workers, *membership.rendezvous, self._changed)
         self._selection = TeamSelection(
-            member, quorum, self._workers, self._links, slot, executor, self._gone
+            membership, quorum, self._workers, self._links, slot, executor, self._workers_changed
         )
         self._start, self._generation = "", 0
         self._plan: Plan | None = None
         self._notices = Notices(slot.notice)
         self._since = now()
-        self._own_ranks = here.Ranks(slot, member.nodes)
+        self._own_ranks = here.Ranks(slot, membership.nodes)
         self._latest = ""  # the last start, even once it has ended
-        self._evidence = Collector(slot, self._silence)
+        self._evidence = Collector(slot.failures.store, slot.notice, self._silence)
 
     async def begin(self) -> None:
         """Receive reports and send each worker its order, until cancelled."""
@@ -83,42 +83,45 @@ class Head(Part):
                 self._selection.reconsider(bool(self._start))
                 self._own_ranks.refresh()
                 refusals = dict(self._workers.refusals())
-                for name, member in list(self._workers.by_name.items()):
-                    if member.identity in refusals:
+                for name, worker in list(self._workers.by_name.items()):
+                    if worker.identity in refusals:
                         continue
                     order = self._evidence.ask(name, self._order(name))
                     frame = messages.encode_order(order)
-                    member.gone = not await link.send(member.identity, frame)
-                for identity, why in refusals.items():
-                    await link.send(identity, messages.encode_order(self._refusal(why)))
+                    worker.disconnected = not await link.send(worker.identity, frame)
+                for identity, reason in refusals.items():
+                    order = replace(self._empty_order(), refusal=reason)
+                    await link.send(identity, messages.encode_order(order))
                 for rival in self._workers.take_freed():
                     self._hear(rival.identity, rival.report, rival.facts)
-                await self._changed.within(EACH_S)
+                await self._changed.wait(EACH_S)
         finally:
             link.close()
 
     async def _listen(self) -> HeadLink:
         try:
-            link = await self._opened()
+            link = await self._open_link()
         except ProblemError as problem:
-            self._workers.deaf = checks.cannot_listen(problem.problem)
+            self._workers.listen_failure = checks.cannot_listen(problem.problem)
             raise
-        self._workers.deaf = None
+        self._workers.listen_failure = None
         return link
 
-    async def _opened(self) -> HeadLink:
-        address = await asyncio.to_thread(numeric_address, self._address)
+    async def _open_link(self) -> HeadLink:
+        head = self._membership.head
+        address = await asyncio.to_thread(numeric_address, head)
         if addresses.is_loopback(addresses.split_address(address)[0]):
-            fact = f"{self._address} is this machine's own loopback address, {address}"
+            fact = f"{head} is this machine's own loopback address, {address}"
             remedy = "set [cluster] head to an address that workers reach"
             raise ProblemError("hear any worker", fact, remedy)
-        return HeadLink(address, self._member.pairs, self._on_frame, self._slot.runtime)
+        runtime = self._slot.directories.runtime
+        return HeadLink(address, self._membership.pairs, self._on_frame, runtime)
 
-    # -- hearing ----------------------------------------------------------------------------
+    # -- receiving ----------------------------------------------------------------------------
 
     def _on_frame(self, identity: bytes, frame: bytes) -> None:
         if frame.startswith(evidence.MARK):
-            self._take(identity, frame)
+            self._take_evidence(identity, frame)
             return
         try:
             report = messages.decode_report(frame)
@@ -129,7 +132,7 @@ class Head(Part):
         self._workers.note_read(identity)
         self._hear(identity, report, facts)
 
-    def _take(self, identity: bytes, frame: bytes) -> None:
+    def _take_evidence(self, identity: bytes, frame: bytes) -> None:
         """Take the evidence of a worker that is known by its reports."""
         if (name := self._workers.name_of(identity)) is not None:
             try:
@@ -139,66 +142,65 @@ class Head(Part):
 
     def _hear(self, identity: bytes, report: Report, facts: NodeFacts | None) -> None:
         if self._workers.is_rival(report):
-            self._report_duplicate_name(Member(identity, report, now(), now(), facts))
+            self._report_duplicate_name(Worker(identity, report, now(), now(), facts))
             return
-        heard = self._workers.hear(identity, report, facts, self._team.ranks)
-        if heard is None:
+        news = self._workers.hear(identity, report, facts, self._team.workers)
+        if news == "full":
             return
-        name, (member, known) = report.name, heard
-        self._links.hear(name, report.reached)
-        if known is None:
+        name = report.name
+        self._links.hear(name, report.probe)
+        if news == "joined":
             self._slot.notice("cluster", f"node {name} joined")
-        if known is None or member.standing != known.standing:
-            self._gone.wake()
+        if news != "same":
+            self._workers_changed.wake()
             self._changed.wake()
-            self._selection.try_again()
-        if name in self._team.ranks and self._start:
-            if report.boot != self._team.boots[name]:
+            self._selection.retry()
+        if self._start and name in self._team.workers:
+            if report.boot != self._team.workers[name].boot:
                 self._fail("node-lost", f"node {name}: its daemon was restarted")
             elif report.failed == self._start and report.finding is not None:
-                found = report.finding
-                self._fail(found.failure, f"node {name}: {found.text}", found)
+                finding = report.finding
+                self._fail(finding.failure, f"node {name}: {finding.text}", finding)
             elif report.stopped:
                 self._fail("node-lost", f"node {name}: its operator stopped it")
 
-    def _report_duplicate_name(self, rival: Member) -> None:
+    def _report_duplicate_name(self, rival: Worker) -> None:
         """Report a worker that uses the name of another worker, or of the head."""
         if self._workers.contest(rival):
-            self._slot.notice("cluster", finding_text(checks.duplicate_names(rival.report.name)))
+            self._slot.notice("cluster", finding_text(checks.duplicate_names(rival.name)))
             self._changed.wake()
         elif not rival.refused:
             self._changed.wake()  # so that both answer
 
     def _check_presence(self) -> None:
         """Stop waiting for absent workers, and end a start that has lost one."""
-        members = self._workers.by_name
-        boots = {name: one.report.boot for name, one in members.items() if not one.away}
-        self._links.keep(boots)
-        for name in self._team.ranks if self._start else ():
-            if members[name].lost:
+        workers = self._workers.by_name
+        self._links.keep({name: one.boot for name, one in workers.items() if not one.absent})
+        for name in self._team.workers if self._start else ():
+            if workers[name].lost:
                 self._fail("node-lost", f"node {name}: no word from it for {LOST_S:.0f} s")
 
-    def _fail(self, failure: Failure, text: str, found: Finding | None = None) -> None:
+    def _fail(self, failure: Failure, text: str, reported: Finding | None = None) -> None:
         """End all ranks because of an event on another node, once."""
         if not self._start:
             return
         self._start = ""
-        phase = self._slot.snapshot().phase or "serving"
-        finding = replace(found, text=text, line=0) if found else Finding(failure, text, phase)
+        phase = self._slot.snapshot.phase or "serving"
+        finding = Finding(failure, text, phase)
+        if reported is not None:
+            finding = replace(reported, text=text, line=0)
         failed = events.Failed(at=now(), generation=self._generation, finding=finding)
         self._slot.apply(failed)
 
     # -- the start --------------------------------------------------------------------------
 
     def _order(self, name: str) -> Order:
-        rank = self._team.ranks.get(name)
+        order, rank = self._empty_order(), self._team.ranks.get(name)
         if not self._start or rank is None or self._plan is None:
-            probe = self._links.probe(name)
-            return Order(head=self._boot, name=self._name, sent=now(), probe=probe)
-        snapshot = self._slot.snapshot()
-        return Order(
-            head=self._boot,
-            name=self._name,
+            return replace(order, probe=self._links.probe(name))
+        snapshot = self._slot.snapshot
+        return replace(
+            order,
             start=self._start,
             plan=self._plan,
             rank=rank,
@@ -206,15 +208,14 @@ class Head(Part):
             phase=snapshot.phase,
             progress=snapshot.progress,
             detail=snapshot.detail,
-            sent=now(),
         )
 
-    def _refusal(self, why: str) -> Order:
-        return Order(head=self._boot, name=self._name, sent=now(), refusal=why)
+    def _empty_order(self) -> Order:
+        return Order(head=self._boot, name=self._membership.name, sent=now())
 
-    async def plan(self, coming: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
+    async def plan(self, next_plan: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
         """The plan over all nodes; raises StartObstacle while one is missing or differs."""
-        return await self._selection.plan(coming, living)
+        return await self._selection.plan(next_plan, living)
 
     def outdated(self) -> str:
         """Chosen workers that have changed since: checks and planning take minutes."""
@@ -232,10 +233,9 @@ class Head(Part):
         """The head's part of the plan: rank 0."""
         if self._team.count == 1:
             return plan
-        members = (self._workers.by_name[name].facts for name in self._team.ranks)
-        others = tuple(facts.address for facts in members if facts is not None)
-        place = replace(self._selection.place, others=others, token=self._member.pairs.token)
-        return self._member.nodes.own(plan, place)
+        others = tuple(worker.address for worker in self._team.workers.values())
+        place = replace(self._selection.place, others=others, token=self._membership.pairs.token)
+        return self._membership.nodes.place(plan, place)
 
     def started(self, plan: Plan, generation: int) -> None:
         """Let the workers start their ranks: the engine is starting here."""
@@ -250,8 +250,8 @@ class Head(Part):
 
     def _silence(self, name: str) -> str:
         """Describe a worker that sends no evidence."""
-        member = self._workers.by_name.get(name)
-        if member is None or member.lost:
+        worker = self._workers.by_name.get(name)
+        if worker is None or worker.lost:
             return "nothing is heard of it: see whether its machine and caovan are up"
         return f"it sent none within {WAIT_S:.0f} s"
 
@@ -261,28 +261,28 @@ class Head(Part):
         self._changed.wake()
         until = now() + ENDING_S
         while now() < until:
-            busy = [name for name in self._team.ranks if self._still_runs(name)]
+            busy = [name for name in self._team.workers if self._runs_rank(name)]
             if not busy:
                 return
-            await self._gone.within(EACH_S)
+            await self._workers_changed.wait(EACH_S)
         for name in busy:
             self._slot.notice("noticed", unended_text(self._workers.by_name[name]))
 
-    def _still_runs(self, name: str) -> bool:
-        member = self._workers.by_name.get(name)
-        return member is not None and not member.lost and bool(member.report.running)
+    def _runs_rank(self, name: str) -> bool:
+        worker = self._workers.by_name.get(name)
+        return worker is not None and not worker.lost and bool(worker.report.running)
 
-    # -- telling ----------------------------------------------------------------------------
+    # -- reporting ----------------------------------------------------------------------------
 
     def summary(self) -> dict[str, Any]:
         """The `status` summary: the number of nodes, and which have joined."""
         return {
-            "role": self.role, "name": self._name,
+            "role": self.role, "name": self._membership.name,
             "nodes": self._quorum.nodes, "missing": self._missing,
             "serving": self._team.count if self._start else 0,
             "joined": sorted(self._workers.present),
             "lost": sorted(name for name, one in self._workers.by_name.items() if one.lost),
-            "refused": sorted({one.report.name for one in self._workers.refused()}),
+            "refused": sorted({one.name for one in self._workers.refused()}),
         }  # fmt: skip
 
     @property
@@ -291,36 +291,36 @@ class Head(Part):
 
     def describe(self) -> dict[str, Any]:
         """The document of the op `cluster`."""
-        at, ranks = now(), self._own_ranks.known
-        host = addresses.split_address(self._address)[0]
-        own = here.entry(
-            self._name, "here", at - self._since, self._selection.facts, ranks, host,
-            sizes=here.sizes(self._slot), network=here.network(self._slot),
-        )  # fmt: skip
+        at, name = now(), self._membership.name
+        host, _ = self._membership.rendezvous
+        ranks = self._own_ranks.known
+        facts = self._selection.facts
+        own = here.own_entry(self._slot, name, at - self._since, facts, ranks, host)
         others = [
-            here.entry(
+            NodeEntry(
                 name,
-                "lost" if member.lost else "joined",
-                at - (member.heard if member.lost else member.since),
-                member.facts,
-                member.report.ranks,
-                link=self._links.of(name, member.report.boot),
-                sizes=member.report.sizes,
-                network=member.report.network,
-            )
-            for name, member in sorted(self._workers.by_name.items())
+                "lost" if worker.lost else "joined",
+                at - (worker.heard if worker.lost else worker.since),
+                worker.facts,
+                worker.report.ranks,
+                link=worker.link,
+                sizes=worker.report.sizes,
+                network=worker.report.network,
+            ).document()
+            for name, worker in sorted(self._workers.by_name.items())
         ]
         refused = [
-            here.entry(one.report.name, "refused", at - one.since, one.facts, one.report.ranks)
+            NodeEntry(one.name, "refused", at - one.since, one.facts, one.report.ranks).document()
             for one in self._workers.refused()
         ]
         runs = bool(self._start)
         # A finding about the head alone comes with each worker: show it once.
-        found = {one: name for name, one in reversed(self._selection.findings(runs))}
+        nodes = {finding: name for name, finding in reversed(self._selection.findings(runs))}
         document = {
-            "role": self.role, "name": self._name, "head": self._address,
+            "role": self.role, "name": self._membership.name, "head": self._membership.head,
             "nodes": [own, *others, *refused], "missing": self._missing,
             "planned": self._selection.planned(runs),
-            "forecast": forecast_figures(self._slot.forecast()),
+            "forecast": forecast_figures(self._slot.run.forecast),
         }  # fmt: skip
-        return with_checks(document, [(name, one) for one, name in reversed(found.items())])
+        findings = [(name, finding) for finding, name in reversed(nodes.items())]
+        return with_checks(document, findings)

@@ -5,26 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from caovand.adapters.child import Child
+from caovand.adapters.engine.pump import Ring
+from caovand.adapters.files.directories import Directories
 from caovand.adapters.incidents import Incidents
 from caovand.adapters.network.cluster_key import KeyPairs
 from caovand.adapters.network.http import Endpoint
-from caovand.core.config.schema import Config
-from caovand.core.engine.record import Engine, MultiNode
+from caovand.core import addresses
+from caovand.core.engine.record import MultiNode
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.facts.network import Network
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.health.observation import GpuSample
-from caovand.core.lifecycle.events import LifecycleEvent
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.problem import ProblemError
+from caovand.daemon.engine.figures import SlotFigures
+from caovand.daemon.engine.watching import Watching
+from caovand.daemon.machine import Machine
 from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
+from caovand.daemon.start.planning import SlotPlanner
 
 IDLE = frozenset({State.HOLD, State.BACKOFF, State.FAILED})
 """States without an engine, from which one may start."""
@@ -54,65 +59,59 @@ class PlanInSteps(Protocol):
     ) -> tuple[Plan, Endpoint]: ...
 
 
-class SlotMachine(Protocol):
-    """The slot's state machine, as seen by its role."""
+class SlotRun(Protocol):
+    """The run of the slot's engine, like run.EngineRun."""
 
-    def config(self) -> Config: ...
-    def snapshot(self) -> Snapshot: ...
-    def apply(self, event: LifecycleEvent) -> None: ...
-    def command(self, event: LifecycleEvent) -> None: ...
-    def notice(self, kind: str, text: str) -> None: ...
+    child: Child | None
+    watching: Watching | None
+    ring: Ring
+    forecast: MemoryEstimate | None
 
-
-class SlotEngine(Protocol):
-    """The slot's engine and planning, as seen by its role.
-
-    `inspect` covers engine, model and machine, and raises inspection.StartObstacle. `adopt` makes
-    another node's plan the slot's own. `lines` are the last lines of the engine's log; `idle` says
-    whether it had no request at the last poll. `cache` is the daemon's cache folder, `runtime` the
-    folder of its sockets.
-    """
-
-    engine: Engine
-    cache: Path
-    runtime: Path
-
-    async def inspect(self) -> Inventory: ...
-    def adopt(self, plan: Plan, inventory: Inventory) -> tuple[Plan, Endpoint]: ...
-    def serves(self) -> None: ...
-    def pids(self) -> Sequence[int]: ...
-    def lines(self) -> Sequence[str]: ...
-    def idle(self) -> bool: ...
-    def samples(self) -> Sequence[GpuSample]: ...
-    def forecast(self) -> MemoryEstimate | None: ...
+    @property
+    def busy(self) -> bool: ...
+    @property
     def reported(self) -> Mapping[str, Any]: ...
+    def samples(self) -> Sequence[GpuSample]: ...
 
 
-class SlotEvidence(Protocol):
-    """The evidence of failures.
+class SlotFailures(Protocol):
+    """The slot's failures, like failure_records.FailureRecords: their incidents in `store`, and
+    their evidence for other nodes."""
 
-    `gather` gathers the evidence of a failure, with stacks of the engine's processes if `stacks`;
-    without a finding, the local traces of a failure on another node.
-    """
-
-    incidents: Incidents
+    store: Incidents
 
     def gather(self, finding: Finding | None, stacks: bool, then: Then) -> None: ...
 
 
-class ClusterSlotProtocol(SlotMachine, SlotEngine, SlotEvidence, Protocol):
-    """The interface between a role and its slot."""
+class ClusterSlot(Machine, Protocol):
+    """A slot as its part in a cluster sees it."""
+
+    figures: SlotFigures
+    planner: SlotPlanner
+
+    @property
+    def run(self) -> SlotRun: ...
+    @property
+    def failures(self) -> SlotFailures: ...
+    @property
+    def directories(self) -> Directories: ...
 
 
 @dataclass(frozen=True)
 class Membership:
-    """What a node needs in a cluster: its `name`, the head's HOST:PORT, the keys, and how its
+    """A node's membership in a cluster: its `name`, the head's HOST:PORT, the keys, and how its
     engine runs on several machines."""
 
     name: str
     head: str
     pairs: KeyPairs
     nodes: MultiNode
+
+    @property
+    def rendezvous(self) -> tuple[str, int]:
+        """Where ranks rendezvous: the head's port after the one where workers join."""
+        host, port = addresses.split_address(self.head)
+        return host, port + 1
 
 
 class Part:
@@ -127,10 +126,10 @@ class Part:
     async def begin(self) -> None:
         """Do the role's background work until cancelled."""
 
-    async def plan(self, coming: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
+    async def plan(self, next_plan: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
         """The plan of the next engine, or of the `living` one; raises inspection.StartObstacle."""
-        await coming.inspect()
-        return await coming.plan()
+        await next_plan.inspect()
+        return await next_plan.plan()
 
     def outdated(self) -> str:
         """Why the plan just made can no longer start; "" if it can."""
@@ -181,16 +180,18 @@ class Notices:
 
     def __init__(self, notice: Callable[[str, str], None]) -> None:
         self._notice = notice
-        self._came: dict[str, float] = {}
+        self._published: dict[str, float] = {}
 
     def publish(self, text: str) -> None:
         """Publish this text if it is new."""
         at = now()
-        self._came = {one: came for one, came in self._came.items() if at - came < FORGOTTEN_S}
-        if text in self._came:
-            self._came[text] = at
-        elif len(self._came) < MAX_TEXTS:
-            self._came[text] = at
+        self._published = {
+            known: seen for known, seen in self._published.items() if at - seen < FORGOTTEN_S
+        }
+        if text in self._published:
+            self._published[text] = at
+        elif len(self._published) < MAX_TEXTS:
+            self._published[text] = at
             self._notice("cluster", text)
 
 
@@ -204,7 +205,7 @@ async def link_when_possible(link: Callable[[], Awaitable[LinkT]], notices: Noti
         await asyncio.sleep(RETRY_S)
 
 
-class Changed:
+class Signal:
     """An event that wakes one waiter."""
 
     def __init__(self) -> None:
@@ -214,7 +215,7 @@ class Changed:
         """Wake the waiter."""
         self._event.set()
 
-    async def within(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> None:
         """Wait for a change, for at most `seconds`."""
         # Before Python 3.12, wait_for swallows a cancellation that coincides with the change.
         timer = asyncio.get_running_loop().call_later(seconds, self._event.set)
@@ -223,3 +224,11 @@ class Changed:
         finally:
             timer.cancel()
             self._event.clear()
+
+
+class MachineWithPart(Machine, Protocol):
+    """A slot's state machine, and its part in a cluster."""
+
+    @property
+    def part(self) -> Part:
+        """The slot's part in a cluster."""

@@ -1,85 +1,69 @@
-"""A worker's part in a port check: it listens, connects to the other nodes, and reports."""
+"""A worker's part in a probe: it listens, connects to the head's ports, and reports."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import Mapping
-from dataclasses import replace
 
 from caovand.adapters.network import own_address
-from caovand.adapters.network.port_check import (
-    Connection,
-    address_text,
-    connect,
-    kernel_reason,
-    listening,
-)
+from caovand.adapters.network.port_check import address_text, connect, kernel_reason, listening
 from caovand.core import addresses
-from caovand.core.cluster.link import MAX_TEXT, MEETING, PortCheck, PortCheckReport, handshake_words
-from caovand.daemon.cluster.part import Changed
+from caovand.core.cluster.link import MAX_TEXT, Probe, ProbeReport, Trial, handshake_words
+from caovand.daemon.cluster.part import Signal
 
 
 class Prober:
-    """Runs the head's latest probe; its result is `reached`.
+    """Runs the head's latest probe; its result is `report`, None until then.
 
-    `name` is this worker's name, and `head` the HOST:PORT where it joins. New results wake
-    `changed`.
+    `head` is the HOST:PORT where this worker joins. New results wake `changed`.
     """
 
-    def __init__(self, name: str, head: str, changed: Changed) -> None:
-        self.reached: PortCheckReport | None = None
-        self._name, self._head, self._changed = name, head, changed
-        self._token = ""
+    def __init__(self, head: str, changed: Signal) -> None:
+        self.report: ProbeReport | None = None
+        self._head, self._changed = head, changed
+        self._probe: Probe | None = None
         self._task: asyncio.Task[None] | None = None
-        self._targets: asyncio.Future[Mapping[str, tuple[str, int]]]
 
-    def follow(self, probe: PortCheck | None, address: str) -> None:
+    def follow(self, probe: Probe | None, address: str) -> None:
         """Run this probe if it is new, and end the previous one; ranks will listen at `address`."""
-        token = probe.token if probe else ""
-        if token != self._token:
-            if self._task is not None:
-                self._task.cancel()
-            self._token, self.reached, self._task = token, None, None
-            if token:
-                self._targets = asyncio.get_running_loop().create_future()
-                self._task = asyncio.ensure_future(self._carry_out(token, address))
-        if probe and probe.targets and not self._targets.done():
-            self._targets.set_result(probe.targets)
+        if probe == self._probe:
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._probe, self.report, self._task = probe, None, None
+        if probe is not None:
+            self._task = asyncio.ensure_future(self._run(probe, address))
 
-    async def _carry_out(self, token: str, address: str) -> None:
+    async def _run(self, probe: Probe, address: str) -> None:
+        words = handshake_words(probe.token)
         async with contextlib.AsyncExitStack() as stack:
+            failures: dict[Trial, str] = {}
+            port = 0
             try:
-                listener = listening(address, 0, *handshake_words(token))
-                _, port = await stack.enter_async_context(listener)
-                reached = PortCheckReport(token, port)
+                _, port = await stack.enter_async_context(listening(address, 0, *words))
             except OSError as problem:
-                reached = PortCheckReport(token, deaf=kernel_reason(problem)[:MAX_TEXT])
-            self._report(reached)
-            targets = await self._targets
-            others = [name for name in targets if name != self._name]
-            made = await asyncio.gather(
-                *(connect(*targets[name], *handshake_words(token)) for name in others)
+                failures["listen-worker"] = kernel_reason(problem)[:MAX_TEXT]
+            rendezvous, head = await asyncio.gather(
+                connect(*probe.rendezvous, *words), connect(*probe.head, *words)
             )
-            at = dict(zip(others, made, strict=True))
-            meeting = at.get(MEETING, Connection())
-            host = targets.get(MEETING, ("", 0))
-            self._report(replace(
-                reached,
-                failures={name: one.failure for name, one in at.items()},
-                own=meeting.own or _own_towards(await _resolved(*host)),
-                seen=meeting.seen,
-                joined=await _resolved(*addresses.split_address(self._head)),
-            ))  # fmt: skip
-            await asyncio.Future()  # keep listening until the head has all nodes' results
+            if rendezvous.failure:
+                failures["reach-rendezvous"] = rendezvous.failure
+            if head.failure:
+                failures["reach-head"] = head.failure
+            self.report = ProbeReport(
+                probe.token,
+                port,
+                failures,
+                own=rendezvous.own or _local_address(await _resolve(*probe.rendezvous)),
+                seen=rendezvous.seen,
+                joined=await _resolve(*addresses.split_address(self._head)),
+            )
+            self._changed.wake()
+            await asyncio.Future()  # keep listening until the head has connected
 
-    def _report(self, reached: PortCheckReport) -> None:
-        self.reached = reached
-        self._changed.wake()
 
-
-def _own_towards(address: str) -> str:
+def _local_address(address: str) -> str:
     """Our address on the route to another one, as a firewall there sees it; "" without a route."""
     with contextlib.suppress(OSError):
         if address:
@@ -88,9 +72,10 @@ def _own_towards(address: str) -> str:
     return ""
 
 
-async def _resolved(host: str, port: int) -> str:
-    """A host's address; "" if it has none."""
+async def _resolve(host: str, port: int) -> str:
+    """Resolve a host to its first address; "" if it has none."""
     with contextlib.suppress(OSError, UnicodeError, RuntimeError):
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return address_text(found[0][4])
+        loop = asyncio.get_running_loop()
+        (*_, end), *_ = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return address_text(end)
     return ""

@@ -8,15 +8,15 @@ from pathlib import Path
 from caovand.adapters.network import cluster_key
 from caovand.core.config.key import ConfigError
 from caovand.core.problem import ProblemError
-from caovand.daemon.cluster.head import Head
-from caovand.daemon.cluster.part import ClusterSlotProtocol, Membership, Part
-from caovand.daemon.cluster.selection import Quorum
-from caovand.daemon.cluster.worker import Worker
+from caovand.daemon.cluster.head import HeadPart
+from caovand.daemon.cluster.part import ClusterSlot, Membership, Part
+from caovand.daemon.cluster.team import Quorum
+from caovand.daemon.cluster.worker import WorkerPart
 
 
-def part_of(slot: ClusterSlotProtocol) -> Part:
+def part_of(slot: ClusterSlot) -> Part:
     """The slot's role. Raises ConfigError if [cluster] cannot be used."""
-    section = slot.config().cluster
+    section = slot.config.cluster
     if section.role == "off":
         return Part()
     nodes = slot.engine.nodes
@@ -27,8 +27,8 @@ def part_of(slot: ClusterSlotProtocol) -> Part:
         pairs = cluster_key.derive_pairs(cluster_key.read(Path(section.key_file)))
     except ProblemError as problem:
         raise ConfigError([f"[cluster] key_file: {problem}"]) from None
-    member = Membership(section.name or socket.gethostname(), section.head, pairs, nodes)
+    membership = Membership(section.name or socket.gethostname(), section.head, pairs, nodes)
     if section.role == "worker":
-        return Worker(member, slot)
+        return WorkerPart(membership, slot)
     quorum = Quorum(section.nodes, section.min_nodes or section.nodes, section.wait_s)
-    return Head(member, quorum, slot, section.executor)
+    return HeadPart(membership, quorum, slot, section.executor)

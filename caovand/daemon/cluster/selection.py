@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from caovand.adapters.network.http import Endpoint
-from caovand.core import addresses
+from caovand.core.cluster import checks
+from caovand.core.cluster.checks import Requirements
 from caovand.core.cluster.finding import finding_text
 from caovand.core.cluster.messages import EACH_S
 from caovand.core.cluster.node import NodeFacts
+from caovand.core.cluster.rdma import no_rdma
 from caovand.core.engine.record import NodePlace
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Inventory
@@ -22,25 +24,25 @@ from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import Problem
 from caovand.daemon.cluster import here
-from caovand.daemon.cluster.links import Comparison, Links, Peer
+from caovand.daemon.cluster.links import Links
 from caovand.daemon.cluster.part import (
     IDLE,
-    Changed,
-    ClusterSlotProtocol,
+    ClusterSlot,
     Membership,
     PlanInSteps,
+    Signal,
     is_stopped,
     state_of,
 )
-from caovand.daemon.cluster.workers import (
-    AvailableWorkers,
-    Member,
+from caovand.daemon.cluster.team import (
+    Quorum,
     Team,
-    Workers,
+    cannot_compare,
     choose,
-    uncompared_text,
-    unfit_text,
+    lacks_facts,
+    network_of,
 )
+from caovand.daemon.cluster.workers import Workers
 from caovand.daemon.shared import now
 from caovand.daemon.start.inspection import StartObstacle, check_port, obstacle_of
 
@@ -52,115 +54,78 @@ WAITING_FAILURES: frozenset[Failure] = frozenset({"node-missing", "node-unfit"})
 """Failures that hold a start until something changes on another node."""
 
 
-class Quorum:
-    """Number of nodes that must serve: all `nodes`, or at least `least` once the others have been
-    missing for `wait_s`. The head counts as a node."""
-
-    def __init__(self, nodes: int, least: int, wait_s: float) -> None:
-        self.nodes, self._least, self._wait_s = nodes, least, wait_s
-        self._since: float | None = None
-
-    @property
-    def strict(self) -> bool:
-        """Whether all nodes are required."""
-        return self._least >= self.nodes
-
-    def must_wait(self, here: int) -> bool:
-        """Whether a start must wait for more nodes than the `here` available ones."""
-        if here >= self.nodes:
-            return False
-        if self._since is None:
-            self._since = now()
-        return here < self._least or not self._long(self._since)
-
-    def on_start(self, count: int) -> None:
-        """Note that a start uses `count` nodes; with all of them, the wait for missing nodes is
-        reset.
-
-        Before a start, a check may still reject some of them.
-        """
-        if count >= self.nodes:
-            self._since = None
-
-    def justifies_restart(self, worker: Member) -> bool:
-        """Whether a worker has been present long enough to justify a restart that includes it."""
-        return self._long(worker.since)
-
-    def _long(self, since: float) -> bool:
-        return now() - since >= self._wait_s
-
-
 class TeamSelection:
     """The `team` of the current or next start, selected from the `workers` of a head.
 
-    Ranks rendezvous at the port after the one where workers join, and `executor` starts them. A
-    change of a worker wakes `gone`. `place` is where the head's part of the last plan runs.
+    `executor` starts the ranks. A worker's change wakes `changed`. `place` is where the head's part
+    of the last plan runs.
     """
 
     def __init__(
-        self, member: Membership, quorum: Quorum, workers: Workers, links: Links,
-        slot: ClusterSlotProtocol, executor: str, gone: Changed,
+        self, membership: Membership, quorum: Quorum, workers: Workers, links: Links,
+        slot: ClusterSlot, executor: str, changed: Signal,
     ) -> None:  # fmt: skip
-        self.team = Team({})
+        self.team = Team()
         self.facts: NodeFacts | None = None  # of the head
         self.place = NodePlace(0, "", "")
-        self._member, self._executor = member, executor
-        self._host, port = addresses.split_address(member.head)
-        self._port = port + 1
-        self.quorum, self._workers, self._links, self._slot = quorum, workers, links, slot
-        self._gone = gone
-        self._refused: Problem | None = None  # why the engine here cannot serve over nodes
-        self._short = False  # whether the last attempt had too few nodes
-        self._no_rdma, self._all_reduces = "", False
-        self._each = 0  # ranks per node, as last planned
+        self._membership, self._quorum, self._executor = membership, quorum, executor
+        self._workers, self._links, self._slot = workers, links, slot
+        self._changed = changed
+        self._refusal: Problem | None = None  # why the engine here cannot serve over nodes
+        self._too_few = False  # whether the last attempt had too few nodes
+        self._rdma_obstacle = ""
+        self._required = Requirements(package=membership.nodes.packages.get(executor))
 
-    async def plan(self, coming: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
+    async def plan(self, next_plan: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
         """The plan over all nodes; raises StartObstacle while one is missing or differs.
 
         Workers are chosen first, because whether a model fits depends on the cards of all.
         """
-        nodes = self._member.nodes
-        self._short = False
+        nodes = self._membership.nodes
+        self._too_few = False
         try:
-            inventory, facts = await self._inspect(coming)
+            inventory, facts = await self._inspect(next_plan)
         except StartObstacle:
             if not living:
                 self.facts = None  # a machine that cannot be inspected cannot serve
             raise
         if not living:
             async with self._links.turn:
-                why = await self._choose(facts)
-            if why:
-                self._slot.notice(
-                    "cluster", f"starts on {self.team.count} of {self.quorum.nodes} nodes: {why}"
-                )
-        if self._refused and self.team.count > 1:  # since the living engine started
-            raise StartObstacle("bad-arguments", str(self._refused), hold=True)
-        link = self._network(list(self.team.ranks))
-        link = link and replace(link, rdma=not self._no_rdma)
-        plan, endpoint = await coming.plan(self.team.nodes, link)
+                shortage = await self._choose(facts)
+            if shortage:
+                text = f"starts on {self.team.count} of {self._quorum.nodes} nodes: {shortage}"
+                self._slot.notice("cluster", text)
+        if self._refusal and self.team.count > 1:  # since the living engine started
+            raise StartObstacle("bad-arguments", str(self._refusal), hold=True)
+        if link := self._network(self.team.workers):
+            link = replace(link, rdma=not self._rdma_obstacle)
+        plan, endpoint = await next_plan.plan(self.team.nodes, link)
         if self.team.count == 1:
-            self._all_reduces = False
+            self._required = replace(self._required, all_reduces=False)
             return plan, endpoint
         try:
             spread = nodes.spread(
-                plan, replace(inventory, others=self.team.nodes), self._host, self._port,
-                self._no_rdma, self._executor, facts.address,
+                plan, replace(inventory, others=self.team.nodes), *self._membership.rendezvous,
+                self._rdma_obstacle, self._executor, facts.address,
             )  # fmt: skip
         except Unplannable as problem:
             raise obstacle_of(problem) from problem
         self.place = NodePlace(0, facts.address, facts.interface)
-        self._all_reduces, self._each = nodes.all_reduces_over_link(spread), len(spread.cards or ())
+        self._required = replace(
+            self._required,
+            all_reduces=nodes.all_reduces_over_link(spread),
+            ranks=len(spread.cards or ()),
+        )
         return spread, endpoint
 
-    async def _inspect(self, coming: PlanInSteps) -> tuple[Inventory, NodeFacts]:
+    async def _inspect(self, next_plan: PlanInSteps) -> tuple[Inventory, NodeFacts]:
         """Inspect the machine and make the result the head's facts. Raises StartObstacle."""
-        inventory = await coming.inspect()
-        self._refused = self._member.nodes.refusal(self._executor, inventory.engine)
-        if self._refused and self.quorum.strict:
-            raise StartObstacle("bad-arguments", str(self._refused), hold=True)
+        inventory = await next_plan.inspect()
+        self._refusal = self._membership.nodes.refusal(self._executor, inventory.engine)
+        if self._refusal and self._quorum.strict:
+            raise StartObstacle("bad-arguments", str(self._refusal), hold=True)
         try:
-            facts = self.facts = await here.facts(self._member, self._slot, inventory)
+            facts = self.facts = await here.facts(self._membership, self._slot, inventory)
         except Unplannable as problem:
             raise obstacle_of(problem) from problem
         return inventory, facts
@@ -168,86 +133,75 @@ class TeamSelection:
     # -- choosing ---------------------------------------------------------------------------
 
     async def _choose(self, own: NodeFacts) -> str:
-        """Choose the workers of the next start by their links; returns and raises like `_ready`."""
-        self._links.forget_failures()
-        why = self._ready()
-        await asyncio.to_thread(check_port, self._port, "[cluster] head, which is a port below")
-        await self._refreshed()
-        checked: set[tuple[str, str]] = set()
-        while not checked.issuperset(self.team.boots.items()):
-            fit = self._fit(wanted=len(self._workers.by_name)).workers
-            checked.update((name, one.report.boot) for name, one in fit.items())
-            await self._check(own, fit.values())
-            why = self._ready()
-        self.quorum.on_start(self.team.count)
-        self._no_rdma = self._why_no_rdma(self.team.ranks)
-        return why
+        """Choose the workers of the next start by their links; return and raise like `_select`."""
+        self._workers.forget_failed_links()
+        shortage = self._select()
+        _, port = self._membership.rendezvous
+        await asyncio.to_thread(check_port, port, "[cluster] head, which is a port below")
+        await self._await_inspections()
+        probed: set[tuple[str, str]] = set()
+        while not all((name, one.boot) in probed for name, one in self.team.workers.items()):
+            fit = self._choose_fit(wanted=len(self._workers.by_name)).workers
+            probed.update((name, worker.boot) for name, worker in fit.items())
+            await self._links.check(own.address, fit.values())
+            shortage = self._select()
+        self._quorum.on_start(self.team.count)
+        self._rdma_obstacle = self._find_rdma_obstacle(self.team.workers)
+        return shortage
 
-    async def _refreshed(self) -> None:
+    async def _await_inspections(self) -> None:
         """Wait for workers whose rank has just ended and whose facts are older than that."""
         until = now() + REFRESH_S
-        while now() < until and any(map(self._inspects, self.team.ranks)):
-            await self._gone.within(EACH_S)
+        while now() < until and any(map(self._is_inspecting, self.team.workers)):
+            await self._changed.wait(EACH_S)
 
-    def _inspects(self, name: str) -> bool:
-        member = self._workers.present.get(name)
-        if member is None or member.report.running:
+    def _is_inspecting(self, name: str) -> bool:
+        worker = self._workers.present.get(name)
+        if worker is None or worker.report.running:
             return False
-        return member.report.state in INSPECTING
+        return worker.report.state in INSPECTING
 
-    def _ready(self) -> str:
+    def _select(self) -> str:
         """Choose the workers of the next start; return why they are fewer than all. Raises
         StartObstacle."""
-        chosen, why, failure = self._next()
-        if self.quorum.must_wait(1 + len(chosen)):
-            self._short = True
-            raise StartObstacle(failure, f"cannot start: {why}", hold=True)
-        self.team = Team(chosen)
-        return why
+        team = self._propose()
+        if self._quorum.must_wait(team.count):
+            self._too_few = True
+            raise StartObstacle(team.failure, f"cannot start: {team.shortage}", hold=True)
+        self.team = team
+        return team.shortage
 
-    def _next(self, ours: Collection[str] = (), without: Collection[str] = ()) -> AvailableWorkers:
+    def _propose(self, ours: Collection[str] = (), without: Collection[str] = ()) -> Team:
         """Like `_fit`, but without any worker if the engine here cannot serve over nodes."""
-        if self._refused:
-            return AvailableWorkers(
-                {}, f"{self._refused.fact}; {self._refused.remedy}", "node-unfit"
-            )
-        return self._fit(ours, without)
+        if self._refusal:
+            return Team({}, f"{self._refusal.fact}; {self._refusal.remedy}", "node-unfit")
+        return self._choose_fit(ours, without)
 
-    def _fit(
+    def _choose_fit(
         self, ours: Collection[str] = (), without: Collection[str] = (), wanted: int = 0
-    ) -> AvailableWorkers:
+    ) -> Team:
         """The workers that a start can use, and why they are fewer than `wanted`."""
         unheard = [finding_text(one) for _, one in self._workers.unheard()]
-        found = self._comparison.findings(self._workers.present)
         known = self._workers.by_name
-        members = {name: one for name, one in known.items() if name not in without}
-        return choose(members, found, wanted or self.quorum.nodes - 1, unheard, ours)
-
-    async def _check(self, own: NodeFacts, members: Collection[Member]) -> None:
-        """Check the links of these workers to each other and to the head, whose facts are `own`."""
-        peers = [
-            Peer(one.report.name, one.report.boot, one.facts.address)
-            for one in members
-            if one.facts and not one.lost
-        ]
-        if peers:
-            await self._links.check(own.address, peers)
+        workers = {name: one for name, one in known.items() if name not in without}
+        wanted = wanted or self._quorum.nodes - 1
+        return choose(workers, self._compare(), wanted, unheard, ours)
 
     async def check_links(self) -> None:
         """Check all links, unless an engine runs or is about to."""
         async with self._links.turn:
-            snapshot = self._slot.snapshot()
+            snapshot = self._slot.snapshot
             idle = snapshot.state in (*IDLE, State.STOPPED) and not snapshot.inspecting
-            if not idle or self._slot.pids() or self.facts is None:
+            if not idle or here.engine_pids(self._slot) or self.facts is None:
                 return
-            free = [one for one in self._workers.present.values() if not one.report.running]
-            await self._check(self.facts, free)
-            if free:
-                self.try_again()
+            present = self._workers.present.values()
+            if free := [one for one in present if one.facts and not one.report.running]:
+                await self._links.check(self.facts.address, free)
+                self.retry()
 
-    def try_again(self) -> None:
+    def retry(self) -> None:
         """Retry at once whatever waits for a node to change."""
-        snapshot = self._slot.snapshot()
+        snapshot = self._slot.snapshot
         waits = snapshot.finding is not None and snapshot.finding.failure in WAITING_FAILURES
         if snapshot.state is State.HOLD and waits and not snapshot.inspecting:
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
@@ -257,85 +211,83 @@ class TeamSelection:
 
         `runs` says that the last start has not ended.
         """
-        snapshot = self._slot.snapshot()
-        if self.quorum.strict or snapshot.inspecting:
+        snapshot = self._slot.snapshot
+        if self._quorum.strict or snapshot.inspecting:
             return
         if snapshot.state is State.HOLD:
             # Only if there were too few nodes: other reasons are re-inspected at their own
             # intervals.
-            if self._short and not self.quorum.must_wait(1 + len(self._next().workers)):
-                self._short = False
-                self.try_again()
-        elif runs and snapshot.state is State.SERVING and self.team.count < self.quorum.nodes:
-            # Checks need an engine's port: a failed link stays failed until a check finds
+            if self._too_few and not self._quorum.must_wait(self._propose().count):
+                self._too_few = False
+                self.retry()
+        elif runs and snapshot.state is State.SERVING and self.team.count < self._quorum.nodes:
+            # Probes need an engine's port: a failed link stays failed until a probe finds
             # otherwise.
-            new = self._workers.by_name.keys() - self.team.ranks
-            failed = {name for name in new if self._links.has_failed(name, self.team.ranks)}
-            chosen = self._next(self.team.ranks, failed).workers
+            known, ours = self._workers.by_name, self.team.workers
+            failed = {name for name in known.keys() - ours if known[name].link_failed}
+            chosen = self._propose(ours, failed).workers
             back = [
                 name
-                for name in chosen.keys() - self.team.ranks
-                if self.quorum.justifies_restart(chosen[name])
+                for name in chosen.keys() - ours
+                if self._quorum.justifies_restart(chosen[name])
             ]
-            if back and self._slot.idle():
+            if back and self._slot.figures.idle and not self._slot.run.busy:
                 text = f"node {', '.join(sorted(back))} is back"
-                self._slot.command(events.Restart(at=now(), reason=text, by="head"))
+                self._slot.apply_operator_event(events.Restart(at=now(), reason=text, by="head"))
 
     # -- comparing --------------------------------------------------------------------------
 
-    @property
-    def _comparison(self) -> Comparison:
-        """The current basis for comparing workers."""
-        nodes = self._member.nodes
-        configured = nodes.no_rdma(dict(self._slot.config().engine.env))
-        package = nodes.packages.get(self._executor)
-        return Comparison(
-            self.facts, self._links, self._all_reduces, self._each, package, configured
-        )
+    def _compare(self, tcp_only: bool = False) -> list[tuple[str, CheckResult]]:
+        """The findings about the present workers, by name; `tcp_only` only affects warnings."""
+        required = replace(self._required, tcp_only=tcp_only)
+        return [
+            (name, result)
+            for name, worker in self._workers.present.items()
+            if self.facts is not None and worker.facts is not None
+            for result in checks.compare(self.facts, worker.facts, worker.measured, required)
+        ]
 
-    def _why_no_rdma(self, names: Collection[str]) -> str:
-        """Why the head and these workers cannot use InfiniBand or RoCE; "" if they can."""
-        return self._comparison.no_rdma(self._workers.by_name[name] for name in names)
+    def _find_rdma_obstacle(self, names: Collection[str]) -> str:
+        """Find why the head and these workers cannot use InfiniBand or RoCE; "" if they can."""
+        facts = (self.facts, *(self._workers.by_name[name].facts for name in names))
+        configured = self._membership.nodes.no_rdma(dict(self._slot.config.engine.env))
+        return configured or no_rdma([one for one in facts if one is not None])
 
     def _network(self, names: Collection[str]) -> Network | None:
         """The network between the head and these workers; None if unknown."""
-        members = [self._workers.by_name.get(name) for name in names]
-        facts = [self.facts, *(one and one.facts for one in members)]
-        boots = {one.report.name: one.report.boot for one in members if one}
-        return self._links.network([one for one in facts if one], boots) if all(facts) else None
+        return network_of(self.facts, [self._workers.by_name.get(name) for name in names])
 
-    def _coming(self, runs: bool) -> list[str]:
+    def _names(self, runs: bool) -> list[str]:
         """Workers of the running start, else of the next one, by rank."""
-        return list(self.team.ranks if runs else self._next().workers)
+        return list((self.team if runs else self._propose()).workers)
 
     def findings(self, runs: bool) -> list[tuple[str, CheckResult]]:
         """All known problems, each with the node that it concerns.
 
         Problems of the head alone are repeated for each worker.
         """
-        tcp_only = bool(self._why_no_rdma(self._coming(runs)))
-        compared = self._comparison.findings(self._workers.present, tcp_only)
-        return [*self._workers.unheard(), *self._uncompared(), *compared]
+        tcp_only = bool(self._find_rdma_obstacle(self._names(runs)))
+        return [*self._workers.unheard(), *self._uncompared(), *self._compare(tcp_only)]
 
     def _uncompared(self) -> Iterator[tuple[str, CheckResult]]:
         """Present workers that cannot be compared, or are not meant to serve."""
         if self.facts is None:
-            snapshot = self._slot.snapshot()
+            snapshot = self._slot.snapshot
             state, stopped = state_of(snapshot), is_stopped(snapshot)
-            yield self._member.name, unfit_text(self._member.name, state, stopped=stopped)
+            yield self._membership.name, lacks_facts(self._membership.name, state, stopped=stopped)
         for name, one in self._workers.present.items():
             if one.facts is None or one.report.stopped:
-                yield name, uncompared_text(one)
+                yield name, cannot_compare(one)
 
     def planned(self, runs: bool) -> dict[str, Any]:
         """Workers of the running start, else of the next one, by rank; the link between them; and
         the smallest host memory."""
-        names = self._coming(runs)
+        names = self._names(runs)
         link = self._network(names)
         facts = (self._workers.by_name[name].facts for name in names)
         return {
             "nodes": names,
             "ram_mib": min((one.ram_mib for one in facts if one), default=None),
             "link": link and {"bytes_s": link.bytes_s, "round_trip_s": link.round_trip_s},
-            "no_rdma": self._why_no_rdma(names) if names and self.facts else "",
+            "no_rdma": self._find_rdma_obstacle(names) if names and self.facts else "",
         }

@@ -10,7 +10,6 @@ from typing import Any
 from caovand.adapters.network.cluster_link import LINKS_EACH, WorkerLink
 from caovand.adapters.network.http import Endpoint
 from caovand.adapters.system import wall_clock
-from caovand.core import addresses
 from caovand.core.cluster import messages
 from caovand.core.cluster.checks import SAME_CAOVAN
 from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
@@ -27,14 +26,15 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import forecast_figures
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.evidence import Witness
+from caovand.daemon.cluster.here import NodeEntry
 from caovand.daemon.cluster.part import (
     IDLE,
-    Changed,
-    ClusterSlotProtocol,
+    ClusterSlot,
     Membership,
     Notices,
     Part,
     PlanInSteps,
+    Signal,
     is_stopped,
     link_when_possible,
     state_of,
@@ -55,34 +55,33 @@ HeadProgress = tuple[str, float | None, str]
 """Progress of the head's start: phase, progress and detail."""
 
 
-class Worker(Part):
-    """A worker of the head at `member.head`."""
+class WorkerPart(Part):
+    """A worker of the head at `membership.head`."""
 
     role = "worker"
     answers = False
 
-    def __init__(self, member: Membership, slot: ClusterSlotProtocol) -> None:
-        self._member, self._slot = member, slot
-        self._name, self._head = member.name, member.head
-        self.planned_by = member.head
+    def __init__(self, membership: Membership, slot: ClusterSlot) -> None:
+        self._membership, self._slot = membership, slot
+        self.planned_by = membership.head
         self._boot = os.urandom(8).hex()
         self._facts: NodeFacts | None = None
         self._order, self._heard = Order(head=""), float("-inf")
         self._unread = ("", float("-inf"))  # the last order's error, and when it came
-        self._planned = self._order  # the order for which the next rank starts
+        self._planned_order = self._order  # the order for which the next rank starts
         self._place = NodePlace(0, "", "")  # where the planned rank runs
         self._running = ""  # the start whose engine runs here
         self._generation = 0
         self._failed: tuple[str, Finding | None] = ("", None)
         self._shown: HeadProgress = ("", None, "")
         self._link: WorkerLink | None = None
-        self._waits = ""  # the stated reason while the head is silent
+        self._stated_silence = ""  # the stated reason while the head is silent
         self._notices = Notices(slot.notice)
         self._since = now()
-        self._changed = Changed()
-        self._ranks = here.Ranks(slot, member.nodes)
-        self._witness = Witness(slot)
-        self._prober = Prober(member.name, member.head, self._changed)
+        self._changed = Signal()
+        self._ranks = here.Ranks(slot, membership.nodes)
+        self._witness = Witness(slot.failures)
+        self._prober = Prober(membership.head, self._changed)
 
     async def begin(self) -> None:
         """Report to the head and follow its orders, until cancelled."""
@@ -92,19 +91,20 @@ class Worker(Part):
                 self._update_wait_reason()
                 # Gather evidence before ending a rank: a living one has more.
                 self._witness.follow(self._order, self._failed)
-                self._follow()
-                self._check_ports()
+                self._follow_order()
+                self._follow_probe()
                 self._ranks.refresh()
                 await link.send(messages.encode_report(self._report()))
-                if found := self._witness.frame(self._order):
-                    await link.send(found)
-                await self._changed.within(EACH_S)
+                if frame := self._witness.frame(self._order):
+                    await link.send(frame)
+                await self._changed.wait(EACH_S)
         finally:
             self._prober.follow(None, "")
             link.close()
 
     async def _connect(self) -> WorkerLink:
-        return WorkerLink(self._head, self._member.pairs, self._on_frame, self._slot.runtime)
+        head, pairs = self._membership.head, self._membership.pairs
+        return WorkerLink(head, pairs, self._on_frame, self._slot.directories.runtime)
 
     def _on_frame(self, sender: bytes, frame: bytes) -> None:
         try:
@@ -115,20 +115,20 @@ class Worker(Part):
             return
         if self._lost:
             self._since = now()
-            self._slot.notice("cluster", f"joined the head at {self._head}")
+            self._slot.notice("cluster", f"joined the head at {self._membership.head}")
         before, self._order, self._heard = self._order, order, now()
         if _urgent_parts(order) != _urgent_parts(before):
             self._changed.wake()
         if order.refusal != before.refusal:
-            self._try_again()
+            self._retry()
 
     @property
     def _lost(self) -> bool:
         return now() - self._heard > LOST_S
 
     @property
-    def _why_head_lost(self) -> str:
-        """Why the head is lost, as far as known."""
+    def _silence_cause(self) -> str:
+        """The reason for the head's silence, as far as known."""
         if self._link is not None and self._link.rejected:
             return REJECTED
         problem, at = self._unread
@@ -137,32 +137,34 @@ class Worker(Part):
         return "it does not answer"
 
     @property
-    def _wanted(self) -> str:
+    def _start_to_run(self) -> str:
         """The start to run now; "" if there is none."""
         order = self._order
         if self._lost or order.plan is None or order.start == self._failed[0]:
             return ""
         return order.start
 
-    def _follow(self) -> None:
+    def _follow_order(self) -> None:
         """Follow the order, one step at a time."""
-        snapshot, wanted, order = self._slot.snapshot(), self._wanted, self._order
-        if self._running and wanted != self._running:
+        snapshot, start, order = self._slot.snapshot, self._start_to_run, self._order
+        if self._running and start != self._running:
             if snapshot.state in RUNNING_STATES and snapshot.generation == self._generation:
-                why = "the head ended this start"
+                reason = "the head ended this start"
                 if self._lost:
-                    why = f"the head has been silent for {LOST_S:.0f} s"
-                self._slot.command(events.Restart(at=now(), reason=why, by="head"))
+                    reason = f"the head has been silent for {LOST_S:.0f} s"
+                restart = events.Restart(at=now(), reason=reason, by="head")
+                self._slot.apply_operator_event(restart)
             return
         if not self._running:
-            if wanted and snapshot.state in IDLE:
-                self._slot.command(events.Start(at=now()))
+            if start and snapshot.state in IDLE:
+                self._slot.apply_operator_event(events.Start(at=now()))
             return
         if snapshot.state is not State.STARTING or not snapshot.spawned:
             return
         generation = snapshot.generation
         if order.proven:
-            self._slot.serves()
+            if self._slot.run.watching is not None:
+                self._slot.run.watching.serves()
         elif (stage := (order.phase, order.progress, order.detail)) != self._shown:
             self._shown = stage
             step = events.Progressed(
@@ -174,60 +176,61 @@ class Worker(Part):
             )
             self._slot.apply(step)
 
-    def _try_again(self) -> None:
+    def _retry(self) -> None:
         """Inspect again, because the reason for waiting has changed."""
-        snapshot = self._slot.snapshot()
+        snapshot = self._slot.snapshot
         if snapshot.state is State.HOLD and not snapshot.inspecting:
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
 
     def _update_wait_reason(self) -> None:
         """Update why this node waits for a silent head, as more becomes known."""
-        if self._waits and self._lost and self._waits != self._why_head_lost:
-            self._try_again()
+        if self._stated_silence and self._lost and self._stated_silence != self._silence_cause:
+            self._retry()
 
-    def _check_ports(self) -> None:
+    def _follow_probe(self) -> None:
         """Run the head's probe, unless an engine is here."""
-        free = not self._lost and not self._running and not self._slot.pids()
+        free = not self._lost and not self._running and not here.engine_pids(self._slot)
         address = self._facts.address if self._facts else ""
         self._prober.follow(self._order.probe if free and address else None, address)
 
-    async def plan(self, coming: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
+    async def plan(self, next_plan: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
         """The head's plan for this node; raises StartObstacle while there is none."""
         if self._running and not living:
-            self._ended()  # processes that had outlived KILL are gone now
-        config, nodes = self._slot.config(), self._member.nodes
-        self._waits = ""
+            self._forget_start()  # processes that had outlived KILL are gone now
+        config, nodes = self._slot.config, self._membership.nodes
+        self._stated_silence = ""
         try:
-            inventory = await self._slot.inspect()
-            facts = self._facts = await here.facts(self._member, self._slot, inventory)
+            inventory = await self._slot.planner.inspect_for(config, living=living)
+            facts = self._facts = await here.facts(self._membership, self._slot, inventory)
         except Unplannable as problem:
-            self._forget(living)
+            self._forget_facts(living)
             raise StartObstacle(problem.failure, str(problem), hold=True) from problem
         except StartObstacle as problem:
-            self._forget(living)
+            self._forget_facts(living)
             # The head sends no order to a node without facts: only another inspection detects a
             # change.
             problem.hold = True
             raise
         self._changed.wake()
-        order = self._planned = self._order
-        if not self._wanted or order.plan is None:
+        order = self._planned_order = self._order
+        if not self._start_to_run or order.plan is None:
             silent = self._lost
-            self._waits = self._why_head_lost if silent else ""
-            fact = self._waits or order.refusal or "it has ordered no start"
-            text = f"waits for the head at {self._head}: {fact}"
+            self._stated_silence = self._silence_cause if silent else ""
+            fact = self._stated_silence or order.refusal or "it has ordered no start"
+            text = f"waits for the head at {self._membership.head}: {fact}"
             failure: Failure = "node-unfit" if order.refusal and not silent else "node-missing"
             raise StartObstacle(failure, text, hold=True)
         try:
-            plan = replace(nodes.local(order.plan, config, inventory), model=config.model.path)
+            plan = replace(nodes.adapt(order.plan, config, inventory), model=config.model.path)
         except Unplannable as problem:
             raise StartObstacle(problem.failure, str(problem), hold=True) from problem
         self._place = NodePlace(
-            order.rank, facts.address, facts.interface, token=self._member.pairs.token
+            order.rank, facts.address, facts.interface, token=self._membership.pairs.token
         )
-        return self._slot.adopt(plan, inventory)
+        self._slot.planner.adopt(plan, inventory, self._slot.mode[0])
+        return plan, Endpoint(str(plan.value("host")), int(plan.value("port")), "", False)
 
-    def _forget(self, living: bool) -> None:
+    def _forget_facts(self, living: bool) -> None:
         """Drop the facts: a machine that cannot be inspected cannot serve, except for a living
         rank."""
         if not living:
@@ -235,42 +238,43 @@ class Worker(Part):
 
     def own(self, plan: Plan) -> Plan:
         """This node's part of the plan."""
-        return self._member.nodes.own(plan, self._place)
+        return self._membership.nodes.place(plan, self._place)
 
     def started(self, plan: Plan, generation: int) -> None:
-        """The rank is being started."""
-        self._running, self._generation = self._planned.start, generation
+        """Note that the rank is starting."""
+        self._running, self._generation = self._planned_order.start, generation
         self._witness.started(self._running)
         self._shown = ("", None, "")
         self._changed.wake()
 
     async def ended(self, *, left: bool) -> None:
         """Note that the rank has ended; if the head still wants it, the head restarts all ranks."""
-        if self._running and self._running == self._wanted:
-            changed = self._slot.snapshot().reason == PLAN_CHANGED
-            why = ", as its configuration changed there" if changed else " by an operator there"
-            self._failed = (self._running, Finding("node-lost", f"its rank was ended{why}"))
+        if self._running and self._running == self._start_to_run:
+            changed = self._slot.snapshot.reason == PLAN_CHANGED
+            cause = ", as its configuration changed there" if changed else " by an operator there"
+            self._failed = (self._running, Finding("node-lost", f"its rank was ended{cause}"))
         if left:
             self._changed.wake()
         else:
-            self._ended()
+            self._forget_start()
 
-    def _ended(self) -> None:
+    def _forget_start(self) -> None:
         """Note that no process of the rank is left here: the head may start another one."""
         self._running = ""
         self._changed.wake()
 
     def refused(self, finding: Finding) -> None:
-        """Tell the head why no rank can start here; it orders another start. A living rank keeps
-        its plan, as on a standalone node whose reload was refused.
+        """Report to the head why no rank can start here; it orders another start.
+
+        A living rank keeps its plan, as on a standalone node whose reload was refused.
         """
-        if self._wanted and self._wanted != self._running:
-            self._failed = (self._wanted, finding)
+        if self._start_to_run and self._start_to_run != self._running:
+            self._failed = (self._start_to_run, finding)
             self._changed.wake()
 
     def judge(self, finding: Finding) -> Decision:
         """Wait for the head, which is informed of the failure."""
-        self._failed = (self._running or self._planned.start, finding)
+        self._failed = (self._running or self._planned_order.start, finding)
         self._changed.wake()
         return Decision("hold", text="the head decides what follows")
 
@@ -279,10 +283,10 @@ class Worker(Part):
         return {}, self._witness.recorded(self._failed[0])
 
     def _report(self) -> Report:
-        snapshot, at = self._slot.snapshot(), now()
+        snapshot, at = self._slot.snapshot, now()
         failed, finding = self._failed
         return Report(
-            name=self._name,
+            name=self._membership.name,
             boot=self._boot,
             facts=to_document(self._facts) if self._facts else {},
             state=state_of(snapshot),
@@ -295,31 +299,29 @@ class Worker(Part):
             network=here.network(self._slot) if self._running else "",
             clock=wall_clock.now(),
             echo=self._order.sent,
-            reached=self._prober.reached,
+            probe=self._prober.report,
             held_s=max(at - self._heard, 0.0) if self._order.head else 0.0,
         )
 
     def summary(self) -> dict[str, Any]:
         """The `status` summary: the head, and whether it answers."""
-        lost = [self._head] if self._lost else []
+        lost = [self._membership.head] if self._lost else []
         return {
-            "role": self.role, "name": self._name, "head": self._head,
+            "role": self.role, "name": self._membership.name, "head": self._membership.head,
             "head_name": self._order.name, "missing": len(lost), "lost": lost,
         }  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
         """The document of the op `cluster`: this node, and the head as seen from here."""
-        age_s, ranks = now() - self._since, self._ranks.known
-        own = here.entry(
-            self._name, "here", age_s, self._facts, ranks,
-            sizes=here.sizes(self._slot), network=here.network(self._slot),
-        )  # fmt: skip
+        age_s = now() - self._since
+        name, head = self._membership.name, self._membership.head
+        own = here.own_entry(self._slot, name, age_s, self._facts, self._ranks.known)
         state = "lost" if self._lost else "joined"
-        host = addresses.split_address(self._head)[0]
-        head = here.entry(self._order.name or "the head", state, age_s, None, (), host)
+        host, _ = self._membership.rendezvous
+        entry = NodeEntry(self._order.name or "the head", state, age_s, address=host)
         return {
-            "role": self.role, "name": self._name, "head": self._head, "nodes": [own, head],
-            "missing": 0, "forecast": forecast_figures(self._slot.forecast()), "checks": [],
+            "role": self.role, "name": name, "head": head, "nodes": [own, entry.document()],
+            "missing": 0, "forecast": forecast_figures(self._slot.run.forecast), "checks": [],
         }  # fmt: skip
 
 

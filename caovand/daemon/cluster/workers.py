@@ -1,32 +1,33 @@
-"""A head's workers: who reports, who can serve, and which of them a start uses."""
+"""A head's workers: who reports, and whose reports cannot be used."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from caovand.adapters.system import wall_clock
 from caovand.core.cluster import checks
-from caovand.core.cluster.finding import finding, finding_text
+from caovand.core.cluster.checks import Measurements
+from caovand.core.cluster.finding import finding_text
+from caovand.core.cluster.link import LinkState
 from caovand.core.cluster.messages import LOST_S, Report, name_in
-from caovand.core.cluster.node import NodeFacts, node_of
+from caovand.core.cluster.node import NodeFacts
 from caovand.core.facts.checks import CheckResult
-from caovand.core.facts.inventory import Node
-from caovand.core.healing.failure import Failure
-from caovand.core.lifecycle.state import State
 from caovand.daemon.shared import now
 
 MAX_WORKERS = 256  # names remembered
 
 
 @dataclass
-class Member:
+class Worker:
     """A worker as of its last report at `heard`; `since` is when it joined, `identity` its
     connection.
 
-    `gone` means that this connection has ended, `refused` that another machine has its name.
+    `link` is its link to the head, None until probed in this run of its daemon; `link_failed` says
+    that the last probe failed, in any run. `disconnected` means that its connection has ended,
+    `refused` that another machine has its name.
     """
 
     identity: bytes
@@ -36,8 +37,30 @@ class Member:
     facts: NodeFacts | None = None
     round_trip_s: float = 0.0
     offset_s: float = 0.0
-    gone: bool = False
+    link: LinkState | None = None
+    link_failed: bool = False
+    disconnected: bool = False
     refused: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name under which it reports."""
+        return self.report.name
+
+    @property
+    def boot(self) -> str:
+        """The run of its daemon."""
+        return self.report.boot
+
+    @property
+    def address(self) -> str:
+        """Where its ranks listen; "" until known."""
+        return self.facts.address if self.facts else ""
+
+    @property
+    def measured(self) -> Measurements:
+        """The measurements between the head and this worker."""
+        return Measurements(self.round_trip_s, self.offset_s, self.link)
 
     @property
     def lost(self) -> bool:
@@ -45,9 +68,9 @@ class Member:
         return now() - self.heard > LOST_S
 
     @property
-    def away(self) -> bool:
-        """Whether another run of its daemon may take its name."""
-        return self.gone or self.lost
+    def absent(self) -> bool:
+        """Whether it is gone, as far as known: another run of its daemon may take its name."""
+        return self.disconnected or self.lost
 
     def has_answered(self, since: float) -> bool:
         """Whether it has received one of our orders since then: a report may have been in
@@ -55,7 +78,7 @@ class Member:
         return since <= self.report.echo <= now()
 
     @property
-    def standing(self) -> Any:
+    def start_basis(self) -> Any:
         """The part of its state that affects a start.
 
         Excludes free GPU memory, and the order of the cards, which depends on free memory.
@@ -68,13 +91,17 @@ class Member:
 
 
 _kind = attrgetter("kind")
+News = Literal["joined", "changed", "same", "full"]
+"""A worker's change with a report: of its `start_basis` if "changed"; "full" if no other worker can
+be remembered."""
 
 
-class ReceivedReport(NamedTuple):
-    """A worker that has reported, and its state before; None if it has just joined."""
+class _Unread(NamedTuple):
+    """A report that could not be read, when it came, and its sender's name."""
 
-    worker: Member
-    before: Member | None
+    at: float
+    name: str
+    finding: CheckResult
 
 
 class Workers:
@@ -88,35 +115,41 @@ class Workers:
 
     def __init__(self, own: str) -> None:
         self._own = own
-        self.deaf: CheckResult | None = None  # why the head cannot receive reports
-        self.by_name: dict[str, Member] = {}
-        self._rivals: dict[str, Member] = {}  # by boot
-        self._unread: dict[bytes, tuple[float, str, CheckResult]] = {}
+        self.listen_failure: CheckResult | None = None  # why the head cannot receive reports
+        self.by_name: dict[str, Worker] = {}
+        self._rivals: dict[str, Worker] = {}  # by boot
+        self._unread: dict[bytes, _Unread] = {}  # by connection
 
     @property
-    def present(self) -> dict[str, Member]:
+    def present(self) -> dict[str, Worker]:
         """The workers that are not lost."""
         return {name: one for name, one in self.by_name.items() if not one.lost}
 
     def name_of(self, identity: bytes) -> str | None:
         """Name of the worker with this connection."""
-        found = (name for name, one in self.by_name.items() if one.identity == identity)
-        return next(found, None)
+        names = (name for name, one in self.by_name.items() if one.identity == identity)
+        return next(names, None)
 
     def hear(
         self, identity: bytes, report: Report, facts: NodeFacts | None, needed: Collection[str]
-    ) -> ReceivedReport | None:
-        """Process a worker's report; None if there is no room for another worker.
+    ) -> News:
+        """Process a worker's report.
 
         To make room, the worker lost longest is forgotten, unless it is in `needed`.
         """
         name, at = report.name, now()
         before = self.by_name.get(name)
         if before is None and len(self.by_name) >= MAX_WORKERS and not self._make_room(needed):
-            return None
-        new = before is None or before.lost or before.report.boot != report.boot
-        known = None if new else before
-        worker = Member(identity, report, at, known.since if known else at, facts)
+            return "full"
+        worker = Worker(identity, report, at, at, facts)
+        known: Worker | None = None
+        if before is not None:
+            worker.link_failed = before.link_failed
+            if before.boot == report.boot:
+                worker.link = before.link
+                known = None if before.lost else before
+        if known is not None:
+            worker.since = known.since
         if report.echo:
             trip_s = max(at - report.echo - report.held_s, 0.0)
             # The shortest is the network's; longer ones waited for a busy machine.
@@ -124,12 +157,26 @@ class Workers:
             worker.round_trip_s = min(trip_s, shortest_s or trip_s)
             worker.offset_s = report.clock + worker.round_trip_s / 2 - wall_clock.now()
         self.by_name[name] = worker
-        return ReceivedReport(worker, known)
+        if known is None:
+            return "joined"
+        return "same" if worker.start_basis == known.start_basis else "changed"
+
+    def keep_link(self, probed: Worker, link: LinkState) -> None:
+        """Keep the state of a worker's link, unless its daemon was restarted meanwhile."""
+        worker = self.by_name.get(probed.name)
+        if worker is not None and worker.boot == probed.boot:
+            worker.link, worker.link_failed = link, not link.works
+
+    def forget_failed_links(self) -> None:
+        """Treat failed links as unknown until they are probed again."""
+        for worker in self.by_name.values():
+            if worker.link_failed:
+                worker.link = None
 
     def _make_room(self, needed: Collection[str]) -> bool:
-        lost = {n: one.heard for n, one in self.by_name.items() if one.lost and n not in needed}
+        lost = [one for name, one in self.by_name.items() if one.lost and name not in needed]
         if lost:
-            del self.by_name[min(lost, key=lost.__getitem__)]
+            del self.by_name[min(lost, key=attrgetter("heard")).name]
         return bool(lost)
 
     # -- two machines with one name ---------------------------------------------------------
@@ -137,12 +184,12 @@ class Workers:
     def is_rival(self, report: Report) -> bool:
         """Whether another run of a daemon, or the head, already has the reporter's name."""
         holder = self.by_name.get(report.name)
-        taken = holder is not None and holder.report.boot != report.boot and not holder.away
+        taken = holder is not None and holder.boot != report.boot and not holder.absent
         return taken or report.name == self._own
 
-    def contest(self, rival: Member) -> bool:
+    def contest(self, rival: Worker) -> bool:
         """Take a rival's report; True once two machines are certain."""
-        boot, holder = rival.report.boot, self.by_name.get(rival.report.name)
+        boot, holder = rival.boot, self.by_name.get(rival.name)
         known = self._rivals.get(boot)
         if known is None and len(self._rivals) >= MAX_WORKERS:
             return False
@@ -154,168 +201,59 @@ class Workers:
         rival.refused = holder is None or holder.has_answered(rival.since)
         return rival.refused
 
-    def _present_rivals(self) -> list[Member]:
+    def _present_rivals(self) -> list[Worker]:
         self._rivals = {boot: one for boot, one in self._rivals.items() if not one.lost}
         return list(self._rivals.values())
 
-    def refused(self) -> list[Member]:
+    def refused(self) -> list[Worker]:
         """Rivals that cannot take part under their name."""
         return [rival for rival in self._present_rivals() if rival.refused]
 
-    def take_freed(self) -> list[Member]:
+    def take_freed(self) -> list[Worker]:
         """Remove and return the rivals whose name is free again."""
-        names = {self._own, *(name for name, one in self.by_name.items() if not one.away)}
-        found = [rival for rival in self._present_rivals() if rival.report.name not in names]
-        for rival in found:
-            del self._rivals[rival.report.boot]
-        return found
+        names = {self._own, *(name for name, one in self.by_name.items() if not one.absent)}
+        freed = [rival for rival in self._present_rivals() if rival.name not in names]
+        for rival in freed:
+            del self._rivals[rival.boot]
+        return freed
 
     # -- reports that cannot be read --------------------------------------------------------
 
     def note_unread(self, identity: bytes, frame: bytes, problem: Exception) -> CheckResult:
         """Remember a frame's error until the next frame, or until that worker is lost."""
         name = name_in(frame)
-        found = checks.unreadable_report(name, problem)
+        unread = _Unread(now(), name, checks.unreadable_report(name, problem))
         if identity in self._unread or len(self._unread) < MAX_WORKERS:
-            self._unread[identity] = now(), name, found
-        return found
+            self._unread[identity] = unread
+        return unread.finding
 
     def note_read(self, identity: bytes) -> None:
         """Note that the last report of this connection was readable."""
         self._unread.pop(identity, None)
 
-    def _still_unread(self) -> dict[bytes, tuple[str, CheckResult]]:
-        self._unread = {one: at for one, at in self._unread.items() if now() - at[0] <= LOST_S}
-        return {one: (name, found) for one, (_, name, found) in self._unread.items()}
+    def _recent_unread(self) -> dict[bytes, _Unread]:
+        self._unread = {
+            identity: unread
+            for identity, unread in self._unread.items()
+            if now() - unread.at <= LOST_S
+        }
+        return self._unread
 
     def refusals(self) -> Iterator[tuple[bytes, str]]:
         """Workers that get no other order, with the reason: "" while a duplicate name is not
         certain."""
         for rival in self._present_rivals():
-            text = finding_text(checks.duplicate_names(rival.report.name)) if rival.refused else ""
+            text = finding_text(checks.duplicate_names(rival.name)) if rival.refused else ""
             yield rival.identity, text
         joined = {worker.identity for worker in self.present.values()}
-        for identity, (_, found) in self._still_unread().items():
+        for identity, unread in self._recent_unread().items():
             if identity not in joined:  # one unreadable frame ends no rank
-                yield identity, finding_text(found)
+                yield identity, finding_text(unread.finding)
 
     def unheard(self) -> list[tuple[str, CheckResult]]:
         """The reasons why reports cannot be received, each with its node."""
-        names = sorted({rival.report.name for rival in self.refused()})
+        names = sorted({rival.name for rival in self.refused()})
         twice = [(name, checks.duplicate_names(name)) for name in names]
-        deaf = [(self._own, self.deaf)] if self.deaf else []
-        return [*deaf, *twice, *self._still_unread().values()]
-
-
-class Team:
-    """The workers of a start as they were when chosen, ordered by rank.
-
-    The first has rank 1, after the head's 0.
-    """
-
-    def __init__(self, chosen: Mapping[str, Member]) -> None:
-        self._chosen = dict(chosen)
-        self.ranks = {name: rank for rank, name in enumerate(self._chosen, 1)}
-        self.boots = {name: one.report.boot for name, one in self._chosen.items()}
-
-    @property
-    def count(self) -> int:
-        """Number of nodes, including the head."""
-        return 1 + len(self._chosen)
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """The nodes in the planner's terms, by rank."""
-        known = ((name, one.facts) for name, one in self._chosen.items())
-        return tuple(node_of(name, facts.cards, facts.ram_mib) for name, facts in known if facts)
-
-    def outdated(self, workers: Mapping[str, Member]) -> str:
-        """Describe the workers that changed after they were chosen; "" if none did."""
-        found = ((name, self._change(name, workers.get(name))) for name in self._chosen)
-        return "; ".join(f"node {name}: {change}" for name, change in found if change)
-
-    def _change(self, name: str, worker: Member | None) -> str:
-        if worker is None or worker.away:
-            return "its link has ended"
-        if worker.report.boot != self.boots[name]:
-            return "its daemon was restarted"
-        same = worker.standing == self._chosen[name].standing
-        return "" if same else "it is not as it was chosen"
-
-
-class AvailableWorkers(NamedTuple):
-    """Available workers; `why` there are fewer than wanted, "" if there are enough.
-
-    `failure` is the kind: a missing node is waited for, while a present node that cannot take part
-    needs someone.
-    """
-
-    workers: dict[str, Member]
-    why: str = ""
-    failure: Failure = "node-missing"
-
-
-def choose(
-    workers: Mapping[str, Member],
-    found: Sequence[tuple[str, CheckResult]],
-    wanted: int,
-    also: Sequence[str] = (),
-    ours: Collection[str] = (),
-) -> AvailableWorkers:
-    """Choose up to `wanted` workers that can take part.
-
-    `found` are findings about them by name, `also` other possible reasons why one is missing. A
-    running rank of one of `ours` is no obstacle.
-    """
-    present = {
-        name: worker
-        for name, worker in sorted(workers.items())
-        if not worker.lost and not worker.report.stopped and worker.facts is not None
-    }
-    wrong = {name: one for name, one in reversed(found) if one.verdict == "FAIL"}
-    busy = [name for name, one in present.items() if one.report.running and name not in ours]
-    fit = [name for name in present if name not in wrong and name not in busy]
-    chosen = {name: present[name] for name in fit[:wanted]}
-    if len(chosen) == wanted:
-        return AvailableWorkers(chosen)
-    if (lacking := wanted - len(present)) > 0:
-        away = [_obstacle(one) for name, one in workers.items() if name not in present]
-        why = "; ".join(filter(None, [*also, *away])) or "start caovan there"
-        text = f"{lacking} of {wanted + 1} nodes missing: {why}"
-        return AvailableWorkers(chosen, text, "node-unfit" if any(also) else "node-missing")
-    for name, first in ((name, one) for name, one in wrong.items() if name in present):
-        text = f"node {name}: {finding_text(first)}; see `caovanctl cluster check`"
-        return AvailableWorkers(chosen, text, "node-unfit")
-    return AvailableWorkers(chosen, "; ".join(unended_text(present[name]) for name in busy))
-
-
-def unended_text(worker: Member) -> str:
-    """Describe a worker that still runs its rank of an earlier start."""
-    return (
-        f"node {worker.report.name} still has its rank of the start before: {worker.report.state}"
-    )
-
-
-def _obstacle(worker: Member) -> str:
-    """Why a known worker cannot take part."""
-    if worker.lost:
-        return f"{worker.report.name} is silent: see whether its machine and caovan are up"
-    found = uncompared_text(worker)
-    return ": ".join(filter(None, [found.text, found.remedy]))
-
-
-def uncompared_text(worker: Member) -> CheckResult:
-    """The finding about a present worker that cannot take part: it was stopped, or has sent no
-    facts."""
-    report = worker.report
-    return unfit_text(report.name, report.state, stopped=report.stopped, joined="has joined and ")
-
-
-def unfit_text(name: str, state: str, *, stopped: bool, joined: str = "") -> CheckResult:
-    """The finding about a node without comparable facts; `state` is as in a report."""
-    if stopped:
-        return finding("FAIL", f"{name} was stopped by its operator", "`caovanctl start` there")
-    if state in State.__members__:
-        text = f"{name} {joined}has yet to inspect its engine, model and cards: {state}"
-        return finding("FAIL", text, "check again in a minute")
-    return finding("FAIL", f"{name} {joined}cannot serve: {state}")
+        unopened = [(self._own, self.listen_failure)] if self.listen_failure else []
+        unread = [(one.name, one.finding) for one in self._recent_unread().values()]
+        return [*unopened, *twice, *unread]

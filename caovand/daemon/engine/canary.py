@@ -13,7 +13,8 @@ from pathlib import Path
 
 from caovand.adapters import model_folder
 from caovand.adapters.files import state_file
-from caovand.adapters.network import http
+from caovand.adapters.network import completions, http
+from caovand.adapters.network.completions import completion_body
 from caovand.adapters.network.http import Endpoint, Unanswered
 from caovand.core import limits
 from caovand.core.engine.record import Engine
@@ -90,9 +91,9 @@ class Canary:
         """Compare one answer with the first, or store it as the first."""
         words = "a fixed prompt was answered wrongly: "
         try:
-            found = await asyncio.to_thread(self._ask, endpoint, timeout_s)
+            answer = await asyncio.to_thread(self._ask, endpoint, timeout_s)
             first = self._answers.find(self._key)
-            text = canary.find_change(first, found, self._margin) if first and found else ""
+            text = canary.find_change(first, answer, self._margin) if first and answer else ""
         except Degenerate as problem:
             return Finding("answers-degenerate", f"{words}{problem}", phase)
         except Exception as problem:
@@ -101,9 +102,9 @@ class Canary:
             raise
         if text:
             return Finding("answers-changed", f"{words}{text}", phase)
-        if found and not first:
-            self._answers.keep(self._key, found)
-        elif found and first and found.tokens != first.tokens and not self._excused:
+        if answer and not first:
+            self._answers.keep(self._key, answer)
+        elif answer and first and answer.tokens != first.tokens and not self._excused:
             self._excused = True
             near = "a fixed prompt was answered differently than at first, after a near tie"
             self._notice("noticed", f"{near}: rounding explains that")
@@ -120,14 +121,14 @@ class Canary:
             self._key = canary.key_of(self._plan, self._inventory, files)
         before = self._progress(endpoint)
         path, model = self._api.completions, self._plan.served_name
-        asked = (endpoint, path, model, canary.PROMPT, canary.TOKENS, timeout_s)
+        body = completion_body(model, canary.PROMPT, canary.TOKENS, logprobs=2)
         try:
-            found = canary.read(http.complete_as_json(*asked, logprobs=2))
+            answer = canary.read(completions.complete_as_json(endpoint, path, body, timeout_s))
         except Unanswered as problem:
             if canary.NOT_JSON in str(problem):
                 raise Degenerate(NOT_NUMBERS) from problem
             raise
-        return found if canary.was_alone(before, self._progress(endpoint)) else None
+        return answer if canary.was_alone(before, self._progress(endpoint)) else None
 
     def _progress(self, endpoint: Endpoint) -> ProgressCounters | None:
         answer = http.call(endpoint, self._api.metrics, METRICS_S)

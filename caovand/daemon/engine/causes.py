@@ -1,4 +1,4 @@
-"""Find why an engine failed: from its output, and from who has taken its memory."""
+"""Find why an engine failed: from its output, and from the processes that have taken its memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from caovand.adapters.engine.pump import Ring
 from caovand.core.engine.log import Log
 from caovand.core.healing.failure import Finding
-from caovand.core.healing.ladder import OF_MEMORY
+from caovand.core.healing.ladder import MEMORY_FAILURES
 from caovand.daemon.engine.reading import find_cause
 
 LOG_BYTES = 4 << 20
@@ -89,15 +89,17 @@ class Causes:
         """The cause of a failure in this phase; None if the log shows none."""
         lines = self.lines()
         try:
-            finding, why = await asyncio.to_thread(find_cause, self._log, lines, phase, alive=alive)
+            finding, reason = await asyncio.to_thread(
+                find_cause, self._log, lines, phase, alive=alive
+            )
         except (RuntimeError, MemoryError) as problem:  # too many threads
-            finding, why = None, str(problem) or type(problem).__name__
-        if why:
-            self._notice("noticed", f"cannot find in the engine's log why it failed: {why}")
+            finding, reason = None, str(problem) or type(problem).__name__
+        if reason:
+            self._notice("noticed", f"cannot find in the engine's log why it failed: {reason}")
         if finding is None:
             return None
         self._evidence = lines
-        if finding.failure in OF_MEMORY and self._occupied is not None:
+        if finding.failure in MEMORY_FAILURES and self._occupied is not None:
             who = await self._occupied()
             finding = replace(finding, text=f"{finding.text}; {who}") if who else finding
         return finding

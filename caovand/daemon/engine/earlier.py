@@ -43,5 +43,5 @@ class EarlierEngine:
 
     async def end(self) -> tuple[Process, ...]:
         """End its processes, and return those that outlived KILL."""
-        found = [await end_orphans(ledger, *self._orphans) for ledger in self._ledgers]
-        return tuple(process for _, left in found for process in left)
+        results = [await end_orphans(ledger, *self._orphans) for ledger in self._ledgers]
+        return tuple(process for _, left in results for process in left)

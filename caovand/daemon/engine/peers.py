@@ -29,9 +29,9 @@ class Peers:
 
     def listening(self, port: int) -> bool:
         """Whether the engine listens on this port; raises Stranger if another process does."""
-        found = ports.listening(port)
-        self._check(port, found)
-        return bool(found)
+        listeners = ports.listening(port)
+        self._check(port, listeners)
+        return bool(listeners)
 
     def vet(self, link: socket.socket, expired: threading.Event) -> None:
         """Wait until the engine has accepted this connection.
@@ -59,10 +59,14 @@ class Peers:
         return ends.server
 
     def _check(self, port: int, listeners: Collection[Listener]) -> None:
-        found = {listener.inode for listener in listeners}
-        self._known = frozenset(i for i in found if i in self._known or self._ours(i))
-        strangers = found - self._known
-        left = [one for one in ports.listening(port) if one.inode in strangers] if strangers else ()
+        inodes = {listener.inode for listener in listeners}
+        self._known = frozenset(i for i in inodes if i in self._known or self._ours(i))
+        strangers = inodes - self._known
+        left = (
+            [listener for listener in ports.listening(port) if listener.inode in strangers]
+            if strangers
+            else ()
+        )
         if left:
             raise _stranger(port, left)
 
@@ -74,10 +78,10 @@ class Peers:
         return self._has(inode)
 
     def _has(self, inode: int) -> bool:
-        found = ports.process_with_socket(self._pids, inode)
-        if found is None:
+        process = ports.process_with_socket(self._pids, inode)
+        if process is None:
             return False
-        self._pids = (found, *(other for other in self._pids if other != found))
+        self._pids = (process, *(other for other in self._pids if other != process))
         return True
 
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from caovand.adapters.network import http
+from caovand.adapters.network import completions, http
 from caovand.adapters.network.http import Endpoint, Stranger, Unanswered
 from caovand.core import limits
 from caovand.core.engine.record import Api, Engine
@@ -21,9 +21,9 @@ from caovand.daemon.engine.peers import Peers
 
 POLL_S = 0.25
 HEALTH_TIMEOUT_S = 10.0
-# Long enough for a cache block, whose size vLLM aligns between attention and recurrent state, so
-# that the second completion can hit the prefix cache if it is enabled.
 PROMPT_TOKENS = 1024
+"""Long enough for a cache block, whose size vLLM aligns between attention and recurrent state, so
+that the second completion can hit the prefix cache if it is enabled."""
 MIN_TEXT = 64
 """Length of a text that every embedding model accepts; some are limited to 128 tokens."""
 T = TypeVar("T")
@@ -71,7 +71,7 @@ async def _working(
     for name in (f"{which} {work.noun if work else 'completion'}" for which in ("first", "second")):
         on_step(name)
         try:
-            got = await retry_on_limit(
+            answer = await retry_on_limit(
                 count_answer, engine.api, plan, endpoint, prompt, tokens, limit_s
             )
         except Stranger:
@@ -79,8 +79,8 @@ async def _working(
         except Unanswered as problem:
             text = f"the {name} failed: {problem}"
             raise NotReady(Finding("engine-died", text, "proof")) from problem
-        if got != tokens and (engine.api.exact or not 0 < got < tokens):
-            text = f"the {name} returned {got} tokens instead of {tokens}"
+        if answer != tokens and (engine.api.exact or not 0 < answer < tokens):
+            text = f"the {name} returned {answer} tokens instead of {tokens}"
             raise NotReady(Finding("engine-died", text, "proof"))
 
 
@@ -94,9 +94,11 @@ def count_answer(
     """
     model, work = plan.served_name, api.task_requests.get(plan.task)
     if work is not None:
-        http.run_task(endpoint, work, model, prompt, timeout_s)
+        completions.run_task(endpoint, work, model, prompt, timeout_s)
         return tokens
-    return http.complete(endpoint, api.completions, model, api.prompt(prompt), tokens, timeout_s)
+    return completions.complete(
+        endpoint, api.completions, model, api.prompt(prompt), tokens, timeout_s
+    )
 
 
 async def _listening(health: str, peers: Peers, endpoint: Endpoint) -> None:

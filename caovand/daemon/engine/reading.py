@@ -23,9 +23,9 @@ def find_cause(
 ) -> tuple[Finding | None, str]:
     """The result of `log.find_cause` on printed lines; and, if it failed, the reason."""
     request = {"task": "cause", "log": log.module, "phase": phase, "alive": alive}
-    answers, why = parser_process.ask(PROCESS, request, lines, STARVED_S, CAUSE_S, (log.module,))
+    answers, reason = parser_process.ask(PROCESS, request, lines, STARVED_S, CAUSE_S, (log.module,))
     if not answers:
-        return None, why or "it gave no answer"
+        return None, reason or "it gave no answer"
     return (Finding(**answers[0]) if answers[0] else None), ""
 
 
@@ -47,6 +47,6 @@ def clean_incident(
         "texts": texts,
         "secrets": secrets,
     }
-    answers, why = parser_process.ask(PROCESS, request, lines, INCIDENT_S, needs=(log.module,))
+    answers, reason = parser_process.ask(PROCESS, request, lines, INCIDENT_S, needs=(log.module,))
     report = answers[0] if answers else None
-    return report, dict(answers[1:]), why
+    return report, dict(answers[1:]), reason

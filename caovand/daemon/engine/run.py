@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from caovand.adapters.child import CannotSpawn, Child, Launch, for_people
 from caovand.adapters.engine.pump import LogSinks, Ring, RotatedFile
 from caovand.adapters.files import safe_files
 from caovand.adapters.network.http import Endpoint
-from caovand.adapters.privileges import engine_user
 from caovand.adapters.privileges.engine_user import as_engine
 from caovand.adapters.system.processes import inherited_environ
 from caovand.core import limits, secrets
@@ -30,18 +29,20 @@ from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle.events import EndChild, Exited, Gone, Spawn, Unkillable
 from caovand.core.plan import Plan
+from caovand.core.reporting.status import EngineFacts
 from caovand.core.slot import MAIN_SLOT
 from caovand.daemon.cards import CardUsage, wait_for_freed_memory
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.engine.canary import Canary, FirstAnswers
 from caovand.daemon.engine.earlier import EarlierEngine
+from caovand.daemon.engine.environ import engine_environ
 from caovand.daemon.engine.figures import SlotFigures
 from caovand.daemon.engine.watched_run import WatchedRun
 from caovand.daemon.engine.watching import Watching
-from caovand.daemon.machine import Machine
+from caovand.daemon.machine import Machine, SlotHooks
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.start.all_reduce import check_all_reduce
-from caovand.daemon.start.confinement import OWN_CACHES, confinement
+from caovand.daemon.start.confinement import confinement
 from caovand.daemon.start.inspection import PreparedStart
 from caovand.daemon.tasks import Task, cancel
 
@@ -53,7 +54,7 @@ class EngineRun:
     counters, `answers` holds each plan's first answer.
 
     `endpoint` is the address of this engine or the next; `argv`, `mode` and `forecast` are those of
-    the last start. `ring` and `file` keep its output. `part` is its role in a cluster.
+    the last start. `ring` and `file` keep its output.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class EngineRun:
         shared: Shared,
         figures: SlotFigures,
         answers: FirstAnswers,
-        at_engine: Callable[[], int],
+        hooks: SlotHooks,
     ) -> None:
         engine, notice = machine.engine, machine.notice
         self.child: Child | None = None
@@ -79,12 +80,9 @@ class EngineRun:
         self._name, self._shared, self._engine = name, shared, engine
         self._earlier = EarlierEngine(name, shared, notice)
         self._stale = self._earlier.files
-        self.clear_the_way = self._earlier.clear
-        """End what an earlier engine left; raises inspection.StartObstacle if it outlives KILL."""
         self._apply, self._notice = machine.apply, notice
         self._figures, self._answers = figures, answers
-        self._at_engine = at_engine
-        self.part = Part()
+        self._hooks = hooks
         self._all_reduce_failure: Finding | None = None
         self._unrecorded = ""
         self._kernel_lines: list[str] = []
@@ -99,7 +97,7 @@ class EngineRun:
     @property
     def busy(self) -> bool:
         """Whether the engine works on requests of the gateway."""
-        return self._at_engine() > 0
+        return self._hooks.at_engine() > 0
 
     @property
     def ending(self) -> bool:
@@ -114,6 +112,11 @@ class EngineRun:
         return (key, *secrets.secrets_of(env), *secrets.secrets_of(self._env), *typed)
 
     # -- start ------------------------------------------------------------------------------
+
+    async def end_earlier_engine(self) -> None:
+        """End the engine that an earlier daemon left; raises inspection.StartObstacle if it
+        outlives KILL."""
+        await self._earlier.clear()
 
     async def share_caches(self, plan: Plan, engine: EngineInfo) -> None:
         """Share the engines' caches with other plans; if that fails, this engine starts cold."""
@@ -132,12 +135,18 @@ class EngineRun:
         )
 
     def start(
-        self, action: Spawn, config: Config, prepared: PreparedStart, used: frozenset[int]
+        self,
+        action: Spawn,
+        config: Config,
+        prepared: PreparedStart,
+        used: frozenset[int],
+        part: Part,
     ) -> None:
-        """Spawn a plan's engine on the cards `used`; apply Exited if that fails."""
+        """Spawn a plan's engine on the cards `used`, as this `part` of a cluster; apply Exited if
+        that fails."""
         assert self.child is None
         assert self.endpoint is not None
-        planning, plan = self._engine.planning, self.part.own(action.plan)
+        planning, plan = self._engine.planning, part.own(action.plan)
         places = self._shared.directories
         command = planning.command(plan, prepared.inventory.engine, self._cache)
         self._env = env = self._environment(prepared.inventory.engine.python, command.env)
@@ -161,8 +170,8 @@ class EngineRun:
                 on_reading=self._figures.engine(),
                 canary=Canary(self._engine, plan, prepared.inventory, self._answers, self._notice),
                 occupied=partial(self.cards.taken_since, prepared.inventory.gpus),
-                answers=self.part.answers,
-                at_engine=self._at_engine,
+                answers=part.answers,
+                at_engine=self._hooks.at_engine,
             )
         )
         label = self._shared.label(self._name)
@@ -194,22 +203,15 @@ class EngineRun:
         self._notice("spawn", f"engine started, pid {child.pid}", argv=list(self.argv))
         self._shared.tasks.begin(watching.until_exit(child))
         self._shared.attempt("see the files of the engine", self._stale.scan(child))
-        self.part.started(action.plan, action.generation)
-        if self.part.answers:
+        part.started(action.plan, action.generation)
+        if part.answers:
             self._proving = self._shared.tasks.begin(watching.prove(child))
 
     def _environment(self, python: str, planned: Mapping[str, str]) -> dict[str, str]:
-        env = inherited_environ(self._shared.environ, python)
-        if self._stale.folder is not None:
-            env["TMPDIR"] = str(self._stale.folder)
-        for variable, name in OWN_CACHES.items():
-            env.setdefault(variable, f"{self._cache}/{name}")
-        if user := engine_user.current():
-            env.update(USER=user.name, LOGNAME=user.name)
-        env.update(planned)
-        if self.endpoint and self.endpoint.key:
-            env[self._engine.arguments.api_key_variable] = self.endpoint.key
-        return env
+        arguments, key = self._engine.arguments, self.endpoint.key if self.endpoint else ""
+        shared = inherited_environ(self._shared.environ, python)
+        env = engine_environ(shared, self._cache, self._stale.folder, planned)
+        return {**env, arguments.api_key_variable: key} if key else env
 
     def _not_spawned(self, problem: CannotSpawn, generation: int) -> None:
         limit = limits.limit_reached(problem)
@@ -225,16 +227,8 @@ class EngineRun:
 
     # -- end --------------------------------------------------------------------------------
 
-    def end(
-        self,
-        action: EndChild,
-        before_kill: Callable[[], Awaitable[None]],
-        hurry: Callable[[], bool],
-    ) -> None:
-        """End the engine, then apply Gone or Unkillable; a second call ends the grace period.
-
-        First wait for `before_kill`; with `hurry`, do not wait for the cards' memory.
-        """
+    def end(self, action: EndChild) -> None:
+        """End the engine, then apply Gone or Unkillable; a second call ends the grace period."""
         if self._ending is not None and self.child is not None:
             if action.grace_s == 0:
                 self.child.hurry()
@@ -242,19 +236,14 @@ class EngineRun:
         # Otherwise it would continue while the next child starts, and prove that one under the old
         # name.
         cancel(self._proving)
-        self._ending = self._shared.tasks.begin(self._end(action, before_kill, hurry))
+        self._ending = self._shared.tasks.begin(self._end(action))
 
-    async def _end(
-        self,
-        action: EndChild,
-        before_kill: Callable[[], Awaitable[None]],
-        hurry: Callable[[], bool],
-    ) -> None:
+    async def _end(self, action: EndChild) -> None:
         while True:
             try:
-                await before_kill()
-                left = await self._end_engine(action.grace_s, hurry)
-                await self.part.ended(left=bool(left))
+                await self._hooks.before_kill()
+                left = await self._end_engine(action.grace_s)
+                await self._hooks.after_end(bool(left))
                 break
             except Exception as problem:
                 if not self._shared.shortage.covers("end the engine", problem):
@@ -276,7 +265,7 @@ class EngineRun:
         else:
             self._apply(Gone(at=at, chance=chance, generation=generation))
 
-    async def _end_engine(self, grace_s: float, hurry: Callable[[], bool]) -> tuple[Process, ...]:
+    async def _end_engine(self, grace_s: float) -> tuple[Process, ...]:
         """End the engine, and return the processes that outlived KILL."""
         child = self.child
         await self._stale.scan(child)
@@ -290,7 +279,7 @@ class EngineRun:
             self._notice("noticed", text)
         if not left:
             await self._stale.remove()
-            missing = await wait_for_freed_memory(self._gpus, child.seen, hurry)
+            missing = await wait_for_freed_memory(self._gpus, child.seen, self._hooks.hurry)
             if missing:
                 self._notice("noticed", f"the engine ended, and its memory is not free: {missing}")
         return left
@@ -319,11 +308,23 @@ class EngineRun:
             return ()
         members = {p.pid: p for p in self.child.members}
         try:
-            members.update({p.pid: p for p in self.child.look()})
+            members.update({p.pid: p for p in self.child.refresh()})
         except OSError as problem:
             if not self._shared.shortage.covers("see the engine's processes", problem):
                 raise
         return tuple(members.values())
+
+    def describe(self) -> EngineFacts:
+        """Describe the engine for the status."""
+        return EngineFacts(
+            pid=self.child.pid if self.child else None,
+            reported=self.reported,
+            forecast=self.forecast,
+            mode=self.mode if self.child else "",
+            log_bytes_lost=self.file.lost_bytes,
+            phases=self._engine.log.phases,
+            unrecorded=self.child.unrecorded if self.child else "",
+        )
 
     @property
     def reported(self) -> dict[str, Any]:

@@ -44,13 +44,13 @@ async def metrics(endpoint: Endpoint, api: Api, pending: int) -> ScrapeResult | 
     `pending` is the number of requests known to be in progress; the engine is asked for its own
     count only if this is 0.
     """
-    found = await answer(endpoint, api.metrics)
-    if found is None or found.status != 200:
+    response = await answer(endpoint, api.metrics)
+    if response is None or response.status != 200:
         return None
     load: int | None = pending or await asyncio.to_thread(_load, endpoint, api)
     # Parsing megabytes of short lines takes a second, while the loop must feed the watchdog.
-    reading = await asyncio.to_thread(api.read_metrics, found.body, load, time.monotonic())
-    return ScrapeResult(found.body, reading)
+    reading = await asyncio.to_thread(api.read_metrics, response.body, load, time.monotonic())
+    return ScrapeResult(response.body, reading)
 
 
 def _load(endpoint: Endpoint, api: Api) -> int | None:

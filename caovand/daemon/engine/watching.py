@@ -11,7 +11,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,8 +44,8 @@ from caovand.engines.common.logs.rows.kernel import OF_PROGRAM, XID_STOPPED, fin
 
 DRAIN_S = 0.2
 LAST_WORDS_S = 5.0
-# maximum silence of a start after one of its processes has reported a failure
 FAILURE_GRACE_S = 300.0
+"""Maximum silence of a start after one of its processes has reported a failure."""
 PROBE_PROMPT = tuple(range(32, 48))
 
 
@@ -67,7 +67,7 @@ class Watching:
         self._polling = False
         self._gave_up = False
         self._over = False
-        self._shared = False
+        self._stranger_answers = False
         # a fault of its processes on a card, from the kernel's log
         self._fault: Finding | None = None
 
@@ -111,17 +111,17 @@ class Watching:
     def on_kernel_lines(self, child: Child, lines: Sequence[str]) -> None:
         """Check the kernel's lines for a lost card and for faults of our processes."""
         lines = kernel_log.without_other_cards(lines, self.buses)
-        found = find_in_kernel(lines, {process.pid for process in child.members})
-        if found is None or child.status is not None:
+        finding = find_in_kernel(lines, {process.pid for process in child.members})
+        if finding is None or child.status is not None:
             return
-        found = replace(found, phase=self._phase)
-        if found.signature not in (row.id for row in OF_PROGRAM):
-            self._fail(found)
+        finding = replace(finding, phase=self._phase)
+        if finding.signature not in (row.id for row in OF_PROGRAM):
+            self._fail(finding)
         elif self._fault is None:
-            self._fault = found
+            self._fault = finding
             self._tasks.begin(self._fail_of_fault(child))
         elif self._fault.signature == XID_STOPPED.id:
-            self._fault = found
+            self._fault = finding
 
     async def _fail_of_fault(self, child: Child) -> None:
         """Fail with the engine's own message, which comes later: one Xid may mean many faults."""
@@ -153,7 +153,7 @@ class Watching:
                 self.observe(NotObserved(_now()))
             raise
         else:
-            self._shared = False
+            self._stranger_answers = False
         finally:
             self._polling = False
 
@@ -178,11 +178,11 @@ class Watching:
 
         Requests may still be served, and a restart would end them.
         """
-        if self._shared:
+        if self._stranger_answers:
             self._fail(proof.port_taken(stranger))
         else:
             self._run.notice("noticed", f"skipped a check of the engine: {stranger}")
-        self._shared = True
+        self._stranger_answers = True
 
     async def prove(self, child: Child) -> None:
         """Wait until the child does real work; apply Proven, or Failed if it never will."""
@@ -247,26 +247,32 @@ class Watching:
         return "serving" if self._watch.serving else self._watch.phase
 
     def _act(self, sign: Sign) -> None:
-        if isinstance(sign, Advanced):
-            self._run.apply(
-                Progressed(
-                    at=sign.at,
-                    generation=self._run.generation,
-                    phase=sign.phase,
-                    progress=sign.progress,
-                    detail=sign.detail,
-                    heartbeat=sign.heartbeat,
-                )
+        ACTIONS[type(sign)](self, sign)
+
+    def _advance(self, sign: Advanced) -> None:
+        self._run.apply(
+            Progressed(
+                at=sign.at,
+                generation=self._run.generation,
+                phase=sign.phase,
+                progress=sign.progress,
+                detail=sign.detail,
+                heartbeat=sign.heartbeat,
             )
-        elif isinstance(sign, Probe):
-            self._run.notice("suspicion", f"{sign.reason}: sending a test completion")
-            self._tasks.begin(self._probe(sign.timeout_s, sign.idle))
-        elif isinstance(sign, Cleared):
-            self._run.notice("suspicion", f"the engine works: {sign.reason}")
-        elif isinstance(sign, Noticed):
-            self._run.notice("noticed", sign.text)
-        elif isinstance(sign, Broken):
-            self._tasks.begin(self._break(sign.finding))
+        )
+
+    def _begin_probe(self, sign: Probe) -> None:
+        self._run.notice("suspicion", f"{sign.reason}: sending a test completion")
+        self._tasks.begin(self._probe(sign.timeout_s, sign.idle))
+
+    def _clear(self, sign: Cleared) -> None:
+        self._run.notice("suspicion", f"the engine works: {sign.reason}")
+
+    def _report(self, sign: Noticed) -> None:
+        self._run.notice("noticed", sign.text)
+
+    def _begin_break(self, sign: Broken) -> None:
+        self._tasks.begin(self._break(sign.finding))
 
     async def _break(self, finding: Finding) -> None:
         cause = None
@@ -326,6 +332,16 @@ class Watching:
         if finding is not None:
             self._fail(finding)
         return finding is not None
+
+
+ACTIONS: Mapping[type[Sign], Callable[[Watching, Any], None]] = {
+    Advanced: Watching._advance,
+    Probe: Watching._begin_probe,
+    Cleared: Watching._clear,
+    Noticed: Watching._report,
+    Broken: Watching._begin_break,
+}
+"""The action for each sign of the detector."""
 
 
 def _now() -> float:

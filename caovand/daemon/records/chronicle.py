@@ -80,13 +80,13 @@ class Recorder:
         self, case: FailureContext, members: Sequence[Process], engine_python: str, then: Then
     ) -> None:
         """Gather the same evidence only for `then`: no incident is stored or delayed."""
-        self._begin("evidence", case, members, engine_python, lambda found: found, then)
+        self._begin("evidence", case, members, engine_python, lambda evidence: evidence, then)
 
     async def before_kill(self) -> None:
         """Wait, a few seconds at most, until the living engine's evidence is taken."""
         taken, self._taken = self._taken, {}
         with contextlib.suppress(asyncio.TimeoutError):
-            waits = asyncio.gather(*(one.wait() for one in taken.values()))
+            waits = asyncio.gather(*(capture.wait() for capture in taken.values()))
             await asyncio.wait_for(waits, STACKS_S + 1.0)
 
     def flush(self, timeout_s: float) -> None:
@@ -111,10 +111,10 @@ class Recorder:
 
         def work() -> None:
             try:
-                found = finish(self._gather(case, members, engine_python, taken))
+                evidence = finish(self._gather(case, members, engine_python, taken))
             except Exception as fault:  # no bug here may affect the engine
-                found = GatheredEvidence(problem=str(fault))
-            self._on_loop(lambda: done(found))
+                evidence = GatheredEvidence(problem=str(fault))
+            self._on_loop(lambda: done(evidence))
 
         thread = threading.Thread(target=work, name=name, daemon=True)
         try:
@@ -147,13 +147,13 @@ class Recorder:
             "stacks.txt": stacks,
             "metrics.txt": case.metrics,
         }
-        report, files, why = reading.clean_incident(
+        report, files, reason = reading.clean_incident(
             self._log, draft, case.lines, texts, case.secrets
         )
-        if why:
-            why = f"secrets could not be removed from all of it: {why}"
-        report = report or incident.without_texts(case, at=stamp, why=why)
-        return GatheredEvidence(report, files, problem=why)
+        if reason:
+            reason = f"secrets could not be removed from all of it: {reason}"
+        report = report or incident.without_texts(case, at=stamp, why=reason)
+        return GatheredEvidence(report, files, problem=reason)
 
     def _on_loop(self, work: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed

@@ -17,9 +17,9 @@ from caovand.core.lifecycle.state import Snapshot
 from caovand.core.plan import Plan
 from caovand.core.reporting import incident
 from caovand.core.reporting.incident import FailureContext
+from caovand.daemon.cluster.part import MachineWithPart
 from caovand.daemon.engine.run import EngineRun
 from caovand.daemon.engine.watching import Watching
-from caovand.daemon.machine import Machine
 from caovand.daemon.records.chronicle import Recorder, Then
 from caovand.daemon.shared import Shared
 from caovand.daemon.start.planning import SlotPlanner
@@ -31,7 +31,7 @@ class FailureRecords:
 
     def __init__(
         self,
-        machine: Machine,
+        machine: MachineWithPart,
         planner: SlotPlanner,
         run: EngineRun,
         store: Incidents,
@@ -69,7 +69,7 @@ class FailureRecords:
             answer=self._answer(snapshot.finding, plan),
             inventory=self._planner.inventory,
             argv=run.argv if child else (),
-            extra_args=self._machine.engine.arguments.shown(plan.extra_args) if plan else (),
+            extra_args=self._machine.engine.arguments.redact(plan.extra_args) if plan else (),
             metrics=watching.metrics if watching else "",
             nodes=nodes,
         )
@@ -97,8 +97,8 @@ class FailureRecords:
 
     def gather(self, finding: Finding | None, stacks: bool, then: Then) -> None:
         """Gather the local traces of a failure on another node, or the evidence of `finding`."""
-        found = finding or Finding("unknown", "", self._machine.snapshot.phase)
-        case = replace(self._case(found, self._run.watching), live=stacks)
+        cause = finding or Finding("unknown", "", self._machine.snapshot.phase)
+        case = replace(self._case(cause, self._run.watching), live=stacks)
         self.recorder.gather(case, self._run.members(), self._engine_python, then)
 
     def _case(self, finding: Finding, watching: Watching | None) -> FailureContext:

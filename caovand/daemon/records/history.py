@@ -112,10 +112,10 @@ class History:
         end = int(self._clock() if until is None else until) + 1
         since = int(end - seconds)
         try:
-            found = await asyncio.to_thread(history.read, self._path, slot, since, end, points)
+            document = await asyncio.to_thread(history.read, self._path, slot, since, end, points)
         except sqlite3.Error as problem:
             raise ProblemError(f"read {self._path}", str(problem), "try again") from problem
-        return {"since": since, "until": end, "days": self.days, "problem": self.text, **found}
+        return {"since": since, "until": end, "days": self.days, "problem": self.text, **document}
 
     def _minute(self) -> list[HistoryRow]:
         rows: list[HistoryRow] = []
@@ -124,8 +124,8 @@ class History:
             rows.append(tally.minute(slot, self._begun, total))
             self._tallies[slot] = Tally(total, latest_at=tally.latest_at)
         for index, samples in self._samples.items():
-            found = card_minute(samples, self._before.get(index), self._begun)
-            rows += [found] if found else []
+            minute = card_minute(samples, self._before.get(index), self._begun)
+            rows += [minute] if minute else []
             self._before.update({index: samples[-1]} if samples else {})
         self._samples.clear()
         return rows

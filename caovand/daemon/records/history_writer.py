@@ -135,18 +135,18 @@ class HistoryWriter:
                 self._link.close()
         self._link = None
 
-    def _replace_file(self, why: str) -> bool:
+    def _replace_file(self, reason: str) -> bool:
         """Move the file aside, so that the next attempt creates another; return whether that
         worked."""
         self._close()
         try:
             history.set_aside(self.path)
         except OSError as problem:
-            fact = f"{why}, and cannot be renamed: {problem.strerror}"
+            fact = f"{reason}, and cannot be renamed: {problem.strerror}"
             self._failed = self._cannot(fact, f"delete {self.path}")
             return False
         moved = f"moved to {self.path.name}{UNREADABLE_SUFFIX}, starting with a new file"
-        self._notice(f"cannot use {self.path}: {why}; {moved}")
+        self._notice(f"cannot use {self.path}: {reason}; {moved}")
         return True
 
     def _remedy(self) -> str:

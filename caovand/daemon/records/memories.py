@@ -51,8 +51,8 @@ def find(state: Path, file: str, name: str = MAIN_SLOT) -> Path:
     The only slot's file may still be where versions without slots kept it: such a daemon ran last,
     or moving failed.
     """
-    own, former = folder(state, name) / file, state / file
-    return former if name == MAIN_SLOT and os.path.lexists(former) else own
+    current, former = folder(state, name) / file, state / file
+    return former if name == MAIN_SLOT and os.path.lexists(former) else current
 
 
 def take_over(state: Path) -> Iterator[str]:
@@ -63,9 +63,9 @@ def take_over(state: Path) -> Iterator[str]:
     The exceptions are the ledger, whose processes may still live, and the incidents, which remain
     worth reading: both copies are kept.
     """
-    own, moved = folder(state), list[str]()
+    current, moved = folder(state), list[str]()
     for file in filter(lambda file: os.path.lexists(state / file), ALL):
-        former, target = state / file, own / file
+        former, target = state / file, current / file
         try:
             make(state, MAIN_SLOT)
             if file == INCIDENTS and target.is_dir() and former.is_dir():
@@ -75,11 +75,12 @@ def take_over(state: Path) -> Iterator[str]:
             else:
                 state_file.move(former, target)
         except OSError as problem:
-            yield f"cannot move {former} to {own}: {problem.strerror}; it stays in use where it is"
+            fact = f"cannot move {former} to {current}: {problem.strerror}"
+            yield f"{fact}; it stays in use where it is"
         else:
             moved.append(file)
     if moved:
-        yield f"moved {', '.join(moved)} of an earlier version from {state} to {own}"
+        yield f"moved {', '.join(moved)} of an earlier version from {state} to {current}"
 
 
 def ledgers(state: Path, name: str) -> tuple[Path, ...]:
@@ -97,8 +98,8 @@ def mark(state: Path, name: str) -> Path:
     return (state if name == MAIN_SLOT else folder(state, name)) / FILES
 
 
-def _is_mode(found: Any) -> bool:
-    mode = found.get("mode", 0) if isinstance(found, dict) else 0
+def _is_mode(document: Any) -> bool:
+    mode = document.get("mode", 0) if isinstance(document, dict) else 0
     return mode is None or (isinstance(mode, str) and mode in MODES)
 
 
@@ -109,9 +110,9 @@ def checks(healing: Healing) -> Mapping[str, Callable[[Any], bool]]:
         degraded_plan.FILE: partial(well_formed, healing=healing),
         PROCESSES: ledger.is_ledger,
         FILES: stale_files.is_ledger,
-        STARTS: lambda found: starts.from_document(found) is not None,
-        tuning.FILE: lambda found: record.from_document(found) is not None,
-        canary.FILE: lambda found: first_answers(found) is not None,
+        STARTS: lambda document: starts.from_document(document) is not None,
+        tuning.FILE: lambda document: record.from_document(document) is not None,
+        canary.FILE: lambda document: first_answers(document) is not None,
     }
 
 

@@ -103,6 +103,6 @@ async def history(slot: Slot, args: Mapping[str, Any]) -> Result:
         raise VerbError("bad-argument", f"cannot show {points} points: from 1 to {MAX_POINTS}")
     try:
         return await slot.history.read(slot.name, seconds, points, until)
-    except ProblemError as found:
-        problem = found.problem
-        raise VerbError("no-history", problem.message, problem.remedy) from found
+    except ProblemError as error:
+        problem = error.problem
+        raise VerbError("no-history", problem.message, problem.remedy) from error

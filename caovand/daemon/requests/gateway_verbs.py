@@ -73,14 +73,14 @@ async def key_add(supervisor: Supervisor, request: Request) -> Result:
     """Create a key; only this response contains its secret."""
     try:
         return {"key": supervisor.keys.add(requested_key(request.args))}
-    except ProblemError as found:
-        raise VerbError("bad-argument", found.problem.message, found.problem.remedy) from found
+    except ProblemError as error:
+        raise VerbError("bad-argument", error.problem.message, error.problem.remedy) from error
 
 
 async def key_revoke(supervisor: Supervisor, request: Request) -> Result:
     """Revoke a key at once; return the remaining keys."""
     try:
         supervisor.keys.revoke(argument(request.args, "name", str, ""))
-    except ProblemError as found:
-        raise VerbError("bad-argument", found.problem.message, found.problem.remedy) from found
+    except ProblemError as error:
+        raise VerbError("bad-argument", error.problem.message, error.problem.remedy) from error
     return supervisor.keys.describe()

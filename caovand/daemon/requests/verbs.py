@@ -1,11 +1,11 @@
-"""Handlers for the requests of the control sockets, one function for each op, in one table."""
+"""The requests of the control sockets: one table of verbs, each with its handler."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import fields
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from caovand import __version__
@@ -26,8 +26,21 @@ from caovand.daemon.slot import Slot
 MAX_WAIT_S = 86400.0
 MAX_OPEN_WAIT_S = 60.0  # for a request from the socket that everybody may use
 
-OfDaemon = Callable[[Supervisor, Request], Awaitable[Result]]
-OfSlot = Callable[[Slot, Mapping[str, Any]], Awaitable[Result]]
+
+@dataclass(frozen=True)
+class DaemonVerb:
+    """A request that concerns the whole daemon, and the names of its arguments."""
+
+    handler: Callable[[Supervisor, Request], Awaitable[Result]]
+    arguments: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class SlotVerb:
+    """A request that concerns one model, and the names of its arguments."""
+
+    handler: Callable[[Slot, Mapping[str, Any]], Awaitable[Result]]
+    arguments: Sequence[str] = ()
 
 
 async def answer(supervisor: Supervisor, request: Request) -> Reply:
@@ -39,7 +52,7 @@ async def answer(supervisor: Supervisor, request: Request) -> Reply:
             message=f'cannot do "{request.op[:64]}": this daemon ({__version__}) does not know it',
             hint="caovanctl and caovand must have the same version",
         )
-    unknown = set(request.args) - ARGUMENTS[request.op]
+    unknown = set(request.args).difference(VERBS[request.op].arguments)
     if unknown:
         text = f'cannot do "{request.op}": unknown argument "{sorted(unknown)[0][:64]}"'
         return Reply(request.id, code="bad-argument", message=text)
@@ -61,23 +74,24 @@ async def answer(supervisor: Supervisor, request: Request) -> Reply:
 
 
 async def _carry_out(supervisor: Supervisor, request: Request) -> Result:
-    _check_model(request.op, request.model, supervisor.slots)
-    if request.op in OF_DAEMON:
-        return await OF_DAEMON[request.op](supervisor, request)
+    verb = VERBS[request.op]
+    _check_model(request.op, verb, request.model, supervisor.slots)
+    if isinstance(verb, DaemonVerb):
+        return await verb.handler(supervisor, request)
     slot = supervisor.slots[request.model or next(iter(supervisor.slots))]
-    return await OF_SLOT[request.op](slot, request.args)
+    return await verb.handler(slot, request.args)
 
 
-def _check_model(op: str, name: str, slots: Collection[str]) -> None:
+def _check_model(op: str, verb: DaemonVerb | SlotVerb, name: str, slots: Collection[str]) -> None:
     """Raise VerbError if a request does not identify its model."""
     known = f"name one of: {', '.join(slots)}"
-    if name and op in OF_DAEMON and op != "status":
+    if name and isinstance(verb, DaemonVerb) and op != "status":
         text = f'cannot do "{op}" for one model: it concerns the whole daemon'
         raise VerbError("bad-argument", text, "leave the model out")
     if name and name not in slots:
         text = f'cannot do "{op}": there is no model "{name[:64]}"'
         raise VerbError("unknown-model", text, known)
-    if not name and op in OF_SLOT and len(slots) > 1:
+    if not name and isinstance(verb, SlotVerb) and len(slots) > 1:
         text = f'cannot do "{op}": it does not name one of the {len(slots)} models'
         raise VerbError("which-model", text, known)
 
@@ -112,7 +126,7 @@ async def _plan(slot: Slot, args: Mapping[str, Any]) -> Result:
             name: {**vars(setting), "value": secrets.shown_value(name, setting.value)}
             for name, setting in plan.env.items()
         },
-        "extra_args": list(slot.engine.arguments.shown(plan.extra_args)),
+        "extra_args": list(slot.engine.arguments.redact(plan.extra_args)),
         "rungs": list(plan.rungs),
         "warnings": list(plan.warnings),
         "argv": list(slot.run.argv),
@@ -151,19 +165,16 @@ async def _reload(supervisor: Supervisor, request: Request) -> Result:
     return {**_outcome(supervisor.worst), "unapplied": unapplied}
 
 
-async def _start(slot: Slot, args: Mapping[str, Any]) -> Result:
-    slot.apply_operator_event(events.Start(at=time.monotonic()))
-    return _outcome(slot)
+def _applying(
+    event: type[events.Start | events.Stop | events.Restart],
+) -> Callable[[Slot, Mapping[str, Any]], Awaitable[Result]]:
+    """Make the handler of a request that applies an operator's event."""
 
+    async def apply(slot: Slot, args: Mapping[str, Any]) -> Result:
+        slot.apply_operator_event(event(at=time.monotonic()))
+        return _outcome(slot)
 
-async def _stop(slot: Slot, args: Mapping[str, Any]) -> Result:
-    slot.apply_operator_event(events.Stop(at=time.monotonic()))
-    return _outcome(slot)
-
-
-async def _restart(slot: Slot, args: Mapping[str, Any]) -> Result:
-    slot.apply_operator_event(events.Restart(at=time.monotonic()))
-    return _outcome(slot)
+    return apply
 
 
 async def _reset(slot: Slot, args: Mapping[str, Any]) -> Result:
@@ -204,8 +215,8 @@ async def _wait(slot: Slot, args: Mapping[str, Any]) -> Result:
         snapshot = slot.snapshot
         if until == "settled":
             return status.is_settled(snapshot)
-        wanted = State.SERVING if until == "serving" else State.STOPPED
-        return snapshot.state is wanted and not snapshot.replanning
+        target = State.SERVING if until == "serving" else State.STOPPED
+        return snapshot.state is target and not snapshot.replanning
 
     while not (done := reached()):
         left_s = deadline - time.monotonic()
@@ -219,10 +230,10 @@ async def _wait(slot: Slot, args: Mapping[str, Any]) -> Result:
     return {"reached": done, **slot.describe()}
 
 
-def _check_wait(args: Mapping[str, Any], longest_s: float) -> float:
+def _check_wait(args: Mapping[str, Any], max_s: float) -> float:
     timeout_s: float = argument(args, "timeout_s", float, MAX_OPEN_WAIT_S)
-    if not 0 <= timeout_s <= longest_s:
-        raise VerbError("bad-argument", f"cannot wait {timeout_s} s: from 0 to {longest_s:.0f}")
+    if not 0 <= timeout_s <= max_s:
+        raise VerbError("bad-argument", f"cannot wait {timeout_s} s: from 0 to {max_s:.0f}")
     return timeout_s
 
 
@@ -249,52 +260,36 @@ async def _cluster(slot: Slot, args: Mapping[str, Any]) -> Result:
     return slot.part.describe()
 
 
-OF_DAEMON: Mapping[str, OfDaemon] = {
-    "status": _status,
-    "version": _version,
-    "reload": _reload,
-    "events": evidence_verbs.events,
-    "gateway_used": gateway_verbs.used,
-    "keys": gateway_verbs.keys,
-    "key_add": gateway_verbs.key_add,
-    "key_revoke": gateway_verbs.key_revoke,
-}
-OF_SLOT: Mapping[str, OfSlot] = {
-    "plan": _plan,
-    "mode": _mode,
-    "start": _start,
-    "stop": _stop,
-    "restart": _restart,
-    "reset": _reset,
-    "retry": _retry,
-    "wait": _wait,
-    "logs": evidence_verbs.logs,
-    "incidents": evidence_verbs.incidents,
-    "incident": evidence_verbs.incident,
-    "recent": evidence_verbs.recent,
-    "history": evidence_verbs.history,
-    "endpoint": _endpoint,
-    "gateway": gateway_verbs.gateway,
-    "gateway_report": gateway_verbs.report,
-    "gateway_requests": gateway_verbs.ended,
-    "requests": gateway_verbs.requests,
-    "cluster": _cluster,
-}
-VERBS = (*OF_DAEMON, *OF_SLOT)
-ARGUMENTS: Mapping[str, frozenset[str]] = {
-    **dict.fromkeys(VERBS, frozenset()),
-    "mode": frozenset({"mode", "defer"}),
-    "wait": frozenset({"until", "timeout_s"}),
-    "logs": frozenset({"lines", "since"}),
-    "events": frozenset({"since"}),
-    "retry": frozenset({"full"}),
-    "gateway": frozenset({"since", "wait_s"}),
-    "gateway_report": frozenset({"seq", "waiting", "at_engine", "totals", "endings"}),
-    "gateway_requests": frozenset({"requests"}),
-    "gateway_used": frozenset({"used"}),
-    "key_add": frozenset(entry.name for entry in fields(ClientKey)) - {"digest"},
-    "key_revoke": frozenset({"name"}),
-    "cluster": frozenset({"probe"}),
-    "history": frozenset({"seconds", "points", "until"}),
-    "incident": frozenset({"number", "file", "offset"}),
+VERBS: Mapping[str, DaemonVerb | SlotVerb] = {
+    "status": DaemonVerb(_status),
+    "version": DaemonVerb(_version),
+    "reload": DaemonVerb(_reload),
+    "events": DaemonVerb(evidence_verbs.events, ("since",)),
+    "gateway_used": DaemonVerb(gateway_verbs.used, ("used",)),
+    "keys": DaemonVerb(gateway_verbs.keys),
+    "key_add": DaemonVerb(
+        gateway_verbs.key_add, tuple(e.name for e in fields(ClientKey) if e.name != "digest")
+    ),
+    "key_revoke": DaemonVerb(gateway_verbs.key_revoke, ("name",)),
+    "plan": SlotVerb(_plan),
+    "mode": SlotVerb(_mode, ("mode", "defer")),
+    "start": SlotVerb(_applying(events.Start)),
+    "stop": SlotVerb(_applying(events.Stop)),
+    "restart": SlotVerb(_applying(events.Restart)),
+    "reset": SlotVerb(_reset),
+    "retry": SlotVerb(_retry, ("full",)),
+    "wait": SlotVerb(_wait, ("until", "timeout_s")),
+    "logs": SlotVerb(evidence_verbs.logs, ("lines", "since")),
+    "incidents": SlotVerb(evidence_verbs.incidents),
+    "incident": SlotVerb(evidence_verbs.incident, ("number", "file", "offset")),
+    "recent": SlotVerb(evidence_verbs.recent),
+    "history": SlotVerb(evidence_verbs.history, ("seconds", "points", "until")),
+    "endpoint": SlotVerb(_endpoint),
+    "gateway": SlotVerb(gateway_verbs.gateway, ("since", "wait_s")),
+    "gateway_report": SlotVerb(
+        gateway_verbs.report, ("seq", "waiting", "at_engine", "totals", "endings")
+    ),
+    "gateway_requests": SlotVerb(gateway_verbs.ended, ("requests",)),
+    "requests": SlotVerb(gateway_verbs.requests),
+    "cluster": SlotVerb(_cluster, ("probe",)),
 }

@@ -57,7 +57,7 @@ async def check_all_reduce(
                 return None
             text = f"checking all-reduce over {task.ranks} cards, once for these settings"
             notice("noticed", text)
-            result = await _checked(inventory.engine.python, task, env)
+            result = await _check(inventory.engine.python, task, env)
             await asyncio.to_thread(all_reduce.save_result, cache, key, result)
     except Exception as problem:
         if not isinstance(problem, OSError) and not limits.limit_reached(problem):
@@ -78,7 +78,7 @@ async def check_all_reduce(
     return None
 
 
-async def _checked(python: str, task: AllReduce, env: Mapping[str, str]) -> AllReduceResult:
+async def _check(python: str, task: AllReduce, env: Mapping[str, str]) -> AllReduceResult:
     """Run the check; on cancellation, for example because the daemon ends, end it at once."""
     check = all_reduce.AllReduceCheck()
     running = asyncio.ensure_future(asyncio.to_thread(check.run, python, task, env))

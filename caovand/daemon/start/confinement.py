@@ -28,7 +28,7 @@ FOLDERS = re.compile(
     r"|TORCH_(?:EXTENSIONS_DIR|TRACE|COMPILE_DEBUG_DIR))$"
 )
 """Other variables of engines and their libraries that name a folder to write to."""
-OF_ALL = ("/tmp", "/var/tmp", "/dev/shm", PROC)
+SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", PROC)
 AT_HOME = (".cupy", ".deep_gemm", ".nv", ".tilelang", ".triton")
 IN_CACHE = (
     "comgr", "cuda-python", "cutile-python", "deep_gemm", "flashinfer", "huggingface", "lmcache",
@@ -64,7 +64,7 @@ def confinement(
     env: Mapping[str, str],
     model: str = "",
 ) -> Confinement | None:
-    """What an engine's program may access; None if it is not confined.
+    """Return the paths that an engine's program may access; None if it is not confined.
 
     `model` is the served model, if any.
     """
@@ -91,12 +91,13 @@ def confinement(
     usual = (
         path for path in _default_folders(engine, env) if places.cache not in Path(path).parents
     )
-    writable = (str(places.cache), *named, *usual, *OF_ALL, *asked, *config.engine.writable)
+    writable = (str(places.cache), *named, *usual, *SHARED_FOLDERS, *asked, *config.engine.writable)
     return Confinement(tuple(map(str, hidden)), tuple(filter(os.path.isabs, readable)), writable)
 
 
 def server_confinement(config: Config, places: Directories, readable: str = "") -> Confinement:
-    """What the page or the gateway may access: none of caovan's files but the named one."""
+    """Return the paths that the page or the gateway may access: of caovan's files only the named
+    one."""
     # Hide those in /etc too: it reads no file there that is replaced.
     named = (config.cluster.key_file, config.server.api_key_file, config.page.token_file)
     keys = (key for key in named if os.path.exists(key) and key != readable)
@@ -139,7 +140,7 @@ def _variable_folders(
 
 
 def _default_folders(engine: Engine, env: Mapping[str, str]) -> Iterator[str]:
-    """Where the engine and its libraries write if no variable names a folder."""
+    """Folders to which the engine and its libraries write if no variable names another."""
     caches, settings = _xdg(env, "CACHE"), _xdg(env, "CONFIG")
     yield from (os.path.join(folder, name) for folder in caches[:1] for name in engine.caches)
     yield from _at_home(env, engine.at_home)

@@ -97,7 +97,7 @@ async def end_orphans(
     engines: Engines | None = None,
 ) -> tuple[Process, ...]:
     """End a killed daemon's orphans and return them. Raises StartObstacle if one outlives KILL."""
-    found, left = await child.end_orphans(ledger, before_kill, groups, engines)
+    orphans, left = await child.end_orphans(ledger, before_kill, groups, engines)
     if left:
         raise StartObstacle(
             "vram-busy",
@@ -106,7 +106,7 @@ async def end_orphans(
             hold=True,
             phase="ending",
         )
-    return found
+    return orphans
 
 
 def check_kind(config: Config, engine: Engine) -> None:
@@ -114,11 +114,11 @@ def check_kind(config: Config, engine: Engine) -> None:
 
     A daemon keeps its initial kind of engine, together with its ladder, log parser and probe.
     """
-    wanted = chosen_engine(config)
-    if wanted.name != engine.name:
+    chosen = chosen_engine(config)
+    if chosen.name != engine.name:
         raise StartObstacle(
             "bad-arguments",
-            f"cannot start: {config.model.path or 'the configuration'} is for {wanted.title}, and"
+            f"cannot start: {config.model.path or 'the configuration'} is for {chosen.title}, and"
             f" this daemon began with {engine.title}; restart it: sudo systemctl restart caovan",
             hold=True,
         )
@@ -196,15 +196,15 @@ def _negative_scale(card: ModelCard) -> str | None:
     shards = model_folder.shards_of(card)
     for shard in shards:
         try:
-            found = scales.find_negative(shard)
+            scale = scales.find_negative(shard)
         except BadHeader as problem:
             fact, remedy = str(problem), "download the file again"
             raise model_folder.ModelProblem(f"read {shard}", fact, remedy) from None
         except OSError as problem:
             fact = str(problem.strerror)
             raise model_folder.ModelProblem(f"read {shard}", fact, "check the disk") from problem
-        if found:
-            return found
+        if scale:
+            return scale
     return "" if shards else None
 
 
@@ -221,7 +221,7 @@ def planned_for(request: PlanRequest, inventory: Inventory) -> PreparedStart:
     # A running engine keeps its rungs, even if others have freed memory since.
     used = None if request.before else occupancy.used_by_card(inventory.gpus)
     try:
-        plan = _planned(request, inventory, mark, used)
+        plan = _plan_as_last_time(request, inventory, mark, used)
     except Unplannable as problem:
         raise obstacle_of(problem) from problem
     plan, known = foresee(engine, config, plan, inventory, partial(_make, request, inventory))
@@ -299,7 +299,7 @@ def _make(
     )
 
 
-def _planned(
+def _plan_as_last_time(
     request: PlanRequest, inventory: Inventory, mark: str, used: occupancy.Used | None
 ) -> Plan:
     """The plan, with the rungs that served last time if such a plan is still possible."""
@@ -308,7 +308,7 @@ def _planned(
 
     plan = partial(_make, request, inventory)
     try:
-        found = plan(request.config, kept)
+        planned = plan(request.config, kept)
     except Unplannable:
         raise
     except Exception as problem:  # a file of another version that passed the check
@@ -317,6 +317,8 @@ def _planned(
         text = f"cannot use the degraded plan that served: {type(problem).__name__}: {problem}"
         full = plan(request.config)
         return replace(full, warnings=(*full.warnings, text))
-    depth = request.tuned(found) if request.tuned else None
+    depth = request.tuned(planned) if request.tuned else None
     forecast = request.engine.planning.forecast
-    return tuned_plan(found, depth, request.config, plan, lambda one: forecast(one, inventory).fits)
+    return tuned_plan(
+        planned, depth, request.config, plan, lambda candidate: forecast(candidate, inventory).fits
+    )

@@ -14,8 +14,8 @@ from caovand.core.config.key import ConfigError
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle.events import Inspect, LifecycleEvent, Planned, StartRefused
 from caovand.core.plan import Plan
+from caovand.daemon.cluster.part import MachineWithPart
 from caovand.daemon.engine.run import EngineRun
-from caovand.daemon.machine import Machine
 from caovand.daemon.shared import now
 from caovand.daemon.start import inspection
 from caovand.daemon.start.inspection import PreparedStart
@@ -31,7 +31,7 @@ class Inspector:
 
     def __init__(
         self,
-        machine: Machine,
+        machine: MachineWithPart,
         planner: SlotPlanner,
         run: EngineRun,
         modes: ModeMemory,
@@ -60,7 +60,7 @@ class Inspector:
                 text = "cannot start: the previous engine is still ending"
                 raise inspection.StartObstacle("vram-busy", text, hold=True, phase="ending")
             if run.child is None:
-                await run.clear_the_way()
+                await run.end_earlier_engine()
             for _ in range(MAX_REPLANS):
                 coming = self._planner.next(
                     machine.config,

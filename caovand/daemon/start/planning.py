@@ -83,7 +83,7 @@ class SlotPlanner:
         if coming.made is not None:
             self.prepared, self._request = coming.made, coming.request
 
-    def served(self) -> None:
+    def record_served(self) -> None:
         """Record that the last plan serves, so that it can be the fallback."""
         if self.prepared is not None and self._request is not None:
             self._served = self.prepared, self._request
@@ -127,7 +127,7 @@ class SlotPlanner:
             return ()
         return self._engine.planning.conflicts(plan, self.inventory)
 
-    def used(self, config: Config) -> occupancy.Used:
+    def used_memory(self, config: Config) -> occupancy.Used:
         """Memory in use on the engine's cards before it started."""
         gpus, cards = self.inventory.gpus if self.inventory else (), self.cards(config)
         return occupancy.used_by_card([gpu for gpu in gpus if gpu.index in cards])

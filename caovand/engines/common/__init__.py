@@ -6,7 +6,6 @@
 | `healing/` | from a cause to advice, rungs of the ladder, and similar public reports |
 | `gguf/` | the memory of a model in GGUF files, its context and its place on the cards |
 | `plans.py`, `options.py`, `drafting.py`, `tensors.py` | parts of planners |
-| `cards.py`, `processors.py`, `speeds.py` | which cards a build supports, and how fast they are |
-| `checks.py` | the doctor's checks |
+| `cards.py`, `processors.py`, `speeds.py` | cards that a build supports; speed of cards and CPUs |
 | `histogram_lines.py`, `task_probes.py` | reading metrics, and the requests that prove a start |
 """

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-OF_PYTORCH = (
+PYTORCH_CACHES = (
     "cutile-python", "huggingface", "modelscope", "numba", "torch", "torch_extensions",
 )  # fmt: skip

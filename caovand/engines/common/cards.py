@@ -26,12 +26,12 @@ def compiled_for(engine: EngineInfo, gpu: Gpu) -> bool:
 def _can_run(made_for: str, gpu: Gpu) -> bool:
     """Whether code for one capability runs on another: 8.0's runs on 8.6, 9.0a's on nothing
     else."""
-    found = _MADE_FOR.match(made_for)
-    if found is None:
+    match = _MADE_FOR.match(made_for)
+    if match is None:
         return False
-    major, minor = int(found[1]), int(found[2])
+    major, minor = int(match[1]), int(match[2])
     own_major, own_minor = gpu.compute_capability
-    if found[3] == "a":
+    if match[3] == "a":
         return (major, minor) == (own_major, own_minor)
     return major == own_major and minor <= own_minor
 

@@ -1,4 +1,4 @@
-"""How a model writes tool calls and marks its thoughts, whichever engine parses them.
+"""The formats of a model's tool calls and thoughts, whichever engine parses them.
 
 The chat template's own words come first: they are what the model was trained on. The model's type
 decides where a template shows no format, or where one format has variants.
@@ -185,7 +185,7 @@ def _calls(model: ModelCard) -> ChatFormat | None:
 
 
 def _thoughts(model: ModelCard) -> ChatFormat | None:
-    """How a model marks its thoughts; None if that is unknown."""
+    """The format of a model's thoughts; None if it is unknown."""
     return next((row for row in THOUGHTS if row.suits(model)), None)
 
 
@@ -215,13 +215,14 @@ def choose(
     if not part.mentioned(template):
         mention = "the chat template does not mention" if template else "no chat template mentions"
         return _policy(None, f"{mention} {'tools' if part is TOOL_CALLS else 'thinking'}")
-    found = part.format_of(model)
-    if found is None:
+    chat_format = part.format_of(model)
+    if chat_format is None:
         kind = f"the format of {part.title} of models of type {model.model_type}"
         return _policy(None, f"{kind} is unknown; set one of {engine}'s in [server] {part.setting}")
-    usable = (name for name in parsers.get(found.name, ()) if not known or name in known)
-    whose = "the chat template has" if found.marks else f"models of type {model.model_type} have"
-    evidence = f"{whose} {found.name}'s format of {part.title}"
+    usable = (name for name in parsers.get(chat_format.name, ()) if not known or name in known)
+    of_type = f"models of type {model.model_type} have"
+    source = "the chat template has" if chat_format.marks else of_type
+    evidence = f"{source} {chat_format.name}'s format of {part.title}"
     if name := next(usable, None):
         return _policy(name, evidence)
     remedy = f'set [server] {part.setting} = "none"'

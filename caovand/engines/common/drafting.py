@@ -1,4 +1,4 @@
-"""How far ahead a model drafts, as the operator or the mode decides."""
+"""The draft depth of a model, as the operator or the mode sets it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def overruling(config: Config, environ: Mapping[str, str], typed: Collection[str
     """
     for option in typed:
         return f"{option} is among [engine] extra_args"
-    if text := _variable(config, environ):
-        return f"{AUTO_SPEC} is {text}"
+    if choice := _variable(config, environ):
+        return f"{AUTO_SPEC} is {choice}"
     return "" if config.policy.mtp is None else f"[policy] mtp is {config.policy.mtp}"
 
 
 def depth(config: Config, mode: Mode, environ: Mapping[str, str]) -> tuple[int, Setting]:
     """The depth, and its origin and reason in a setting without a value."""
-    text = _variable(config, environ)
-    if text.isdecimal() and int(text) <= MAX_DEPTH:
-        return int(text), Setting(None, "user", f"{AUTO_SPEC} is {text}")
-    if text in MODES:
-        return DEPTHS[text], Setting(None, "policy", f"{AUTO_SPEC} is {text}")
-    if text:
+    choice = _variable(config, environ)
+    if choice.isdecimal() and int(choice) <= MAX_DEPTH:
+        return int(choice), Setting(None, "user", f"{AUTO_SPEC} is {choice}")
+    if choice in MODES:
+        return DEPTHS[choice], Setting(None, "policy", f"{AUTO_SPEC} is {choice}")
+    if choice:
         raise Unplannable(
-            f"cannot use {AUTO_SPEC}={text}: it is neither a depth from 0 to {MAX_DEPTH} nor a"
+            f"cannot use {AUTO_SPEC}={choice}: it is neither a depth from 0 to {MAX_DEPTH} nor a"
             f" mode; use one of {', '.join(MODES)}"
         )
     if config.policy.mtp is not None:
@@ -54,7 +54,7 @@ def billions_active(model: ModelCard) -> str:
 
 
 def contested(model: ModelCard) -> str:
-    """What is known of drafts for a mixture of experts with few active parameters."""
+    """The published evidence on drafts for a mixture of experts with few active parameters."""
     return (
         f"with about {billions_active(model)} active parameters published runs with drafts were"
         " 23 % slower to 27 % faster"

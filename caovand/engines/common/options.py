@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,51 +51,60 @@ def count(value: Any) -> int | None:
     return value if whole and value > 0 else None
 
 
-def values(found: Iterable[Typed]) -> dict[str, Any]:
+def values(typed: Iterable[Typed]) -> dict[str, Any]:
     """Values by name; the last of an option counts."""
-    return {one.name: one.value for one in found if one.name}
+    return {option.name: option.value for option in typed if option.name}
 
 
-def redact(found: Iterable[Typed], keys: Collection[str]) -> tuple[str, ...]:
-    """The words for display, with the values of `keys` hidden."""
-    shown: list[str] = []
-    for one in found:
-        if not one.name or not (one.name in keys or secrets.is_secret_entry(one.name, one.value)):
-            shown += [secrets.hide(word, mark=HIDDEN) for word in one.words]
-        elif "=" in one.words[0]:
-            shown.append(f"{one.words[0].partition('=')[0]}={HIDDEN}")
-        else:
-            shown += [one.words[0], *(HIDDEN for _ in one.words[1:])]
-    return tuple(shown)
+@dataclass(frozen=True)
+class SecretOptions:
+    """The secrets among the options that `read` finds: the values of `keys`, and those in others
+    that resemble a secret.
 
+    With a `separator`, an option of `keys` may list several.
+    """
 
-def secret_values(
-    found: Iterable[Typed], keys: Collection[str], separator: str = ""
-) -> tuple[str, ...]:
-    """The values that are shown to nobody: those of `keys`, and strings in others that resemble a
-    secret."""
-    hidden: list[str] = []
-    for one in found:
-        if one.name in keys:
-            hidden += _split_values(one, separator)
-        else:
-            hidden += secrets.secrets_in({one.name: one.value})
-    return tuple(hidden)
+    read: Callable[[Sequence[str]], Iterable[Typed]]
+    keys: Collection[str]
+    separator: str = ""
 
+    def redact(self, words: Sequence[str]) -> tuple[str, ...]:
+        """The words for display, with their secrets hidden."""
+        shown: list[str] = []
+        for option in self.read(words):
+            if not option.name or not (
+                option.name in self.keys or secrets.is_secret_entry(option.name, option.value)
+            ):
+                shown += [secrets.hide(word, mark=HIDDEN) for word in option.words]
+            elif "=" in option.words[0]:
+                shown.append(f"{option.words[0].partition('=')[0]}={HIDDEN}")
+            else:
+                shown += [option.words[0], *(HIDDEN for _ in option.words[1:])]
+        return tuple(shown)
 
-def api_keys(found: Iterable[Typed], separator: str = "") -> tuple[str, ...] | None:
-    """The keys of the last --api-key, each of which grants access; None without one."""
-    keys = [one for one in found if one.name == "api_key"]
-    return tuple(_split_values(keys[-1], separator)) if keys else None
+    def values(self, words: Sequence[str]) -> tuple[str, ...]:
+        """The values that are shown to nobody."""
+        hidden: list[str] = []
+        for option in self.read(words):
+            if option.name in self.keys:
+                hidden += self._split(option)
+            else:
+                hidden += secrets.secrets_in({option.name: option.value})
+        return tuple(hidden)
 
+    def api_keys(self, words: Sequence[str]) -> tuple[str, ...] | None:
+        """The keys of the last --api-key, each of which grants access; None without one."""
+        keys = [option for option in self.read(words) if option.name == "api_key"]
+        return tuple(self._split(keys[-1])) if keys else None
 
-def _split_values(one: Typed, separator: str) -> list[str]:
-    """The values of an option whose words may each list several."""
-    parts = (text.split(separator) if separator else [text] for text in one.values)
-    return [part for listed in parts for part in listed if part]
+    def _split(self, option: Typed) -> list[str]:
+        """The values of an option whose words may each list several."""
+        separator = self.separator
+        parts = (value.split(separator) if separator else [value] for value in option.values)
+        return [part for listed in parts for part in listed if part]
 
 
 def chat_template(config: Config, typed: dict[str, Any]) -> str:
     """The engine's chat template: from its options, else from the key; "" for neither."""
-    found = typed.get("chat_template", config.model.chat_template)
-    return found if isinstance(found, str) else ""
+    template = typed.get("chat_template", config.model.chat_template)
+    return template if isinstance(template, str) else ""

@@ -1,27 +1,28 @@
-"""Parts of a planner that engines share: the cards, the rungs that a degraded plan keeps, idle
-keys."""
+"""Parts of a planner that engines share: cards, address, environment, the rungs that a degraded
+plan keeps, and warnings."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
+from caovand.core.addresses import is_loopback
 from caovand.core.config.schema import Config
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.healing.degraded import kept_steps
 from caovand.core.model_task import TITLES
-from caovand.core.plan import Plan, Unplannable
+from caovand.core.plan import Plan, Setting, Unplannable
 
-OF_THE_DAEMON = frozenset({"ladder"})
+DAEMON_KEYS = frozenset({"ladder"})
 """Keys that are "auto" by default and do not affect a plan."""
 
 
 def chosen_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards that [engine] gpus lists, or all; raises Unplannable if one of them is missing."""
-    wanted = config.engine.gpus
-    gpus = tuple(gpu for gpu in inventory.gpus if wanted is None or gpu.index in wanted)
-    if wanted is not None and (missing := set(wanted) - {gpu.index for gpu in gpus}):
+    listed = config.engine.gpus
+    gpus = tuple(gpu for gpu in inventory.gpus if listed is None or gpu.index in listed)
+    if listed is not None and (missing := set(listed) - {gpu.index for gpu in gpus}):
         raise Unplannable(
             f"cannot use GPU {min(missing)} of [engine] gpus: there is no such card;"
             " `nvidia-smi -L` lists them",
@@ -42,6 +43,16 @@ def refuse_other_tasks(model: ModelCard, title: str) -> None:
     )
 
 
+def refuse_beyond_limit(config: Config, model: ModelCard) -> None:
+    """Raise Unplannable for a configured context that is longer than the model's own limit."""
+    context, limit = config.model.max_model_len, model.max_model_len
+    if context is not None and limit and model.limit_known and context > limit:
+        raise Unplannable(
+            f"cannot serve a context of {context} tokens: the model's own limit is {limit}; set"
+            " [model] max_model_len to at most that"
+        )
+
+
 def cards_in(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards that a plan lists; all if it lists none."""
     if plan.cards is None:
@@ -55,13 +66,46 @@ def device(gpus: Sequence[Gpu], build: str = "cpu") -> str:
     return "-".join(f"sm{major}{minor}" for major, minor in kinds) or build
 
 
-def keep_steps(plan: Plan, remembered: Plan | None) -> Plan:
-    """Take the rungs of a degraded plan for the same model again."""
+def address(config: Config) -> dict[str, Setting]:
+    """The host and port that the engine listens on."""
+    return {
+        key: Setting(getattr(config.server, key), config.origin("server", key), f"[server] {key}")
+        for key in ("host", "port")
+    }
+
+
+def card_variables(gpus: Sequence[Gpu], no_card: str = "") -> dict[str, Setting]:
+    """The variables that show these cards alone to an engine for CUDA."""
+    visible = ",".join(map(device_name, gpus)) or no_card
+    return {
+        "CUDA_VISIBLE_DEVICES": Setting(visible, "policy", "the cards of this plan"),
+        "CUDA_DEVICE_ORDER": Setting(
+            "PCI_BUS_ID", "policy", "cards are numbered as nvidia-smi numbers them"
+        ),
+    }
+
+
+def typed_variables(config: Config) -> dict[str, Setting]:
+    """The operator's own environment of the engine."""
+    return {name: Setting(value, "user", "[engine] env") for name, value in config.engine.env}
+
+
+def keep_steps(
+    plan: Plan,
+    remembered: Plan | None,
+    may_keep: Callable[[str, Setting], bool] = lambda name, step: True,
+) -> Plan:
+    """Take the rungs of a degraded plan for the same model again, as far as `may_keep` allows.
+
+    The plan itself if there is nothing to take.
+    """
     if remembered is None or remembered.model != plan.model or not remembered.taken:
         return plan
+    steps = kept_steps(remembered.settings, plan.verbatim)
+    kept = {name: step for name, step in steps.items() if may_keep(name, step)}
     return replace(
         plan,
-        settings={**plan.settings, **kept_steps(remembered.settings, plan.verbatim)},
+        settings={**plan.settings, **kept},
         env={**plan.env, **kept_steps(remembered.env)},
         taken=remembered.taken,
         others_mib=remembered.others_mib,
@@ -79,7 +123,7 @@ def idle_keys(
     for section in ("policy", "server", "model"):
         for key in fields(getattr(config, section)):
             reason = reasons.get(key.name, "it has no such setting")
-            auto = key.default is None and key.name not in OF_THE_DAEMON
+            auto = key.default is None and key.name not in DAEMON_KEYS
             idle = key.name in reasons or (auto and key.name not in used)
             value = getattr(getattr(config, section), key.name)
             if idle and value not in (None, "", "none", "auto"):
@@ -91,3 +135,15 @@ def misfit_warnings(memory: MemoryEstimate) -> tuple[str, ...]:
     if memory.fits is not False:
         return ()
     return ("; ".join((f"it does not fit: {memory.lack}", *memory.advice)),)
+
+
+def exposure_warnings(
+    config: Config, lack: str, remedy: str, risk: str = "can use it"
+) -> Iterator[str]:
+    """The warning that others reach the engine's address, which no key protects."""
+    host = config.server.host
+    if not is_loopback(host):
+        yield (
+            f"the engine listens on {host} and {lack}: anyone who can reach that address {risk};"
+            f" {remedy}"
+        )

@@ -1,4 +1,4 @@
-"""How fast CPUs read quantised weights from host memory and multiply with them."""
+"""The speed at which CPUs read quantised weights from host memory and multiply with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast cards are: their makers' figures, and the fraction that an engine reaches."""
+"""The speed of cards: their makers' figures, and the fraction that an engine reaches."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def _tflops_by_multiprocessors(gpu: Gpu) -> float | None:
 
 
 def _has_word(name: str, mark: str) -> bool:
-    before, found, after = name.partition(mark)
-    return bool(found) and not before[-1:].isalnum() and not after[:1].isalnum()
+    before, word, after = name.partition(mark)
+    return bool(word) and not before[-1:].isalnum() and not after[:1].isalnum()
 
 
 def link_gb_s(gpus: Sequence[Gpu]) -> float:

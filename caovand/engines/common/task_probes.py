@@ -46,22 +46,22 @@ def _document(prompt: Sequence[int] | str) -> str:
 def _find_flaw(key: str, answer: Any, results: str = "data") -> str:
     """The fault in the numbers under this key of the first result; "" if there is none."""
     try:
-        found = list(_numbers(answer[results][0][key]))
+        numbers = list(_numbers(answer[results][0][key]))
     except (LookupError, TypeError):
         return f'it has no "{key}"'
-    if not found:
+    if not numbers:
         return f'its "{key}" is empty'
-    wrong = [one for one in found if not math.isfinite(one)]
+    wrong = [number for number in numbers if not math.isfinite(number)]
     return f'its "{key}" has a value that is not a number' if wrong else ""
 
 
-def _numbers(found: Any) -> Iterator[float]:
-    if isinstance(found, list):
-        for one in found:
-            yield from _numbers(one)
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, list):
+        for element in value:
+            yield from _numbers(element)
     else:
-        number = isinstance(found, (int, float)) and not isinstance(found, bool)
-        yield float(found) if number else math.nan
+        valid = isinstance(value, (int, float)) and not isinstance(value, bool)
+        yield float(value) if valid else math.nan
 
 
 def _missing_text(answer: Any) -> str:

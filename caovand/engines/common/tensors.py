@@ -48,10 +48,10 @@ def weights_of(model: ModelCard, part: ModelPart) -> float:
     """The number of weights in a part."""
     packed = model.gptq.bits if model.gptq else None
     count = 0.0
-    for one in model.weights:
-        if one.part == part:
-            bits = STORED.get(one.dtype) or (packed if one.dtype in PACKED else None)
-            count += one.size * 8 / (bits or PACKED.get(one.dtype, 8))
+    for weights in model.weights:
+        if weights.part == part:
+            bits = STORED.get(weights.dtype) or (packed if weights.dtype in PACKED else None)
+            count += weights.size * 8 / (bits or PACKED.get(weights.dtype, 8))
     return count
 
 

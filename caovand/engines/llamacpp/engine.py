@@ -12,6 +12,7 @@ from caovand.engines.common import task_probes as works
 from caovand.engines.common.options import chat_template, values
 from caovand.engines.common.speeds import one_answer
 from caovand.engines.llamacpp import command
+from caovand.engines.llamacpp.doctor import checkup
 from caovand.engines.llamacpp.healing.cures import HEALING
 from caovand.engines.llamacpp.installation import INSTALL
 from caovand.engines.llamacpp.log.explain import explain
@@ -20,7 +21,6 @@ from caovand.engines.llamacpp.memory.forecast import forecast, gpus_of, speed
 from caovand.engines.llamacpp.metrics import parse_metrics
 from caovand.engines.llamacpp.planning import options
 from caovand.engines.llamacpp.planning.alternative import alternative
-from caovand.engines.llamacpp.planning.checkup import checkup
 from caovand.engines.llamacpp.planning.conflicts import conflicts
 from caovand.engines.llamacpp.planning.drafting import overruling
 from caovand.engines.llamacpp.planning.foreseen import foreseen
@@ -65,13 +65,13 @@ ENGINE = Engine(
         foreseen=foreseen,
     ),
     arguments=Arguments(
-        shown=options.redact,
+        redact=options.redact,
         secrets=options.secret_values,
         api_keys=options.api_keys,
         api_key_variable="LLAMA_API_KEY",
         chat_template=_chat_template,
         invents_weights=lambda config: False,
-        refused=options.refused,
+        check=options.refused,
     ),
     log=LOG,
     explain=explain,

@@ -1,4 +1,4 @@
-"""How llama.cpp's server is built, and how an installation of it is proven."""
+"""The build of llama.cpp's server, and the proof of an installation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMPILER_MIB: Mapping[Build, int] = {"cpu": 1024, "cuda": 3072}
 _COMMON = (
     # one program without its own runtime libraries
     "-DBUILD_SHARED_LIBS=OFF",
-    # for this processor: half the speed or more of a CPU build depends on its vector instructions
+    # for this CPU: half the speed or more of a CPU build depends on its vector instructions
     "-DGGML_NATIVE=ON",
     # it downloads nothing and serves plain HTTP: what is in front of it does the rest
     "-DLLAMA_OPENSSL=OFF",
@@ -23,7 +23,7 @@ _COMMON = (
     "-DLLAMA_BUILD_EXAMPLES=OFF",
     "-DLLAMA_BUILD_APP=OFF",
     "-DLLAMA_SUBPROCESS=OFF",
-    # several sources per compiler call: a third less processor time
+    # several sources per compiler call: a third less CPU time
     "-DCMAKE_UNITY_BUILD=ON",
 )
 _PRELUDE = """\

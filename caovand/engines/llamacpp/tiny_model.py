@@ -116,8 +116,8 @@ def _noise() -> Iterator[float]:
         yield (state >> 32) / 2**32 * 0.2 - 0.1
 
 
-def _string(text: bytes) -> bytes:
-    return struct.pack("<Q", len(text)) + text
+def _string(string: bytes) -> bytes:
+    return struct.pack("<Q", len(string)) + string
 
 
 def _fact(key: bytes, kind: int, value: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from caovand.core.addresses import join_address
 from caovand.core.engine.planning import Command
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Plan
@@ -12,10 +13,8 @@ HOST, CONTEXT_LENGTH = "OLLAMA_HOST", "OLLAMA_CONTEXT_LENGTH"
 def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     """The command: `ollama serve` takes variables, not options. Nothing is compiled: `cache` is not
     used."""
-    host = str(plan.value("host"))
-    shown = f"[{host}]" if ":" in host else host
-    env = {name: str(one.value) for name, one in plan.env.items() if one.value is not None}
-    env[HOST] = f"{shown}:{plan.value('port')}"
+    env = {name: str(value) for name, value in plan.variables.items() if value is not None}
+    env[HOST] = join_address(str(plan.value("host")), plan.value("port"))
     env[CONTEXT_LENGTH] = str(plan.value("max_model_len"))
     argv = (engine.executable or "ollama", "serve")
     return Command(argv, env, argv)

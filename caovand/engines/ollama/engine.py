@@ -10,13 +10,13 @@ from caovand.core.engine.record import Api, Arguments, Engine
 from caovand.core.plan import Plan
 from caovand.engines.common.speeds import one_answer
 from caovand.engines.ollama import command
+from caovand.engines.ollama.doctor import checkup
 from caovand.engines.ollama.healing.cures import HEALING
 from caovand.engines.ollama.log.explain import explain
 from caovand.engines.ollama.log.reader import LOG
 from caovand.engines.ollama.metrics import read_ps
 from caovand.engines.ollama.names import NAMED_MODELS
 from caovand.engines.ollama.planning.alternative import alternative
-from caovand.engines.ollama.planning.checkup import checkup
 from caovand.engines.ollama.planning.forecast import cards_of, forecast, speed
 from caovand.engines.ollama.planning.planner import conflicts, make_plan
 from caovand.engines.ollama.planning.variables import CONTEXT, PARALLEL
@@ -24,18 +24,18 @@ from caovand.engines.ollama.probe import INSTALL, PROBE
 
 
 def _context(plan: Plan) -> int | None:
-    found = plan.value(CONTEXT)
-    return found if isinstance(found, int) else None
+    value = plan.value(CONTEXT)
+    return value if isinstance(value, int) else None
 
 
 def _at_once(plan: Plan) -> int | None:
-    found = plan.value(PARALLEL)
-    return int(found) if isinstance(found, str) else None
+    value = plan.value(PARALLEL)
+    return int(value) if isinstance(value, str) else None
 
 
 def _prompt_of(tokens: Sequence[int]) -> str:
     """A text of about as many tokens: Ollama's completions do not accept token ids."""
-    return " ".join(chr(ord("a") + one % 26) for one in tokens)
+    return " ".join(chr(ord("a") + token % 26) for token in tokens)
 
 
 # It serves the same models as llama.cpp: it is chosen by hand, so it prefers no model.
@@ -61,7 +61,7 @@ ENGINE = Engine(
         alternative=alternative,
     ),
     arguments=Arguments(
-        shown=tuple,
+        redact=tuple,
         secrets=lambda words: (),
         api_keys=lambda words: None,
         api_key_variable="",

@@ -21,7 +21,7 @@ HOST, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
 WEIGHTS = "application/vnd.ollama.image.model"
 MAX_LAYERS = 1000
 FOLDERS = ("/", ".", "~")
-"""How the path of a checkpoint of another engine begins."""
+"""Beginnings of a checkpoint's path, as other engines take it."""
 _PART = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 _HOST = re.compile(r"\w[\w.-]{0,200}(?::\d{1,5})?", re.ASCII)
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -87,7 +87,7 @@ def folder_of(file: str) -> str:
 def read_step(line: Mapping[str, Any]) -> PullStep:
     """Parse a line of the answer to /api/pull."""
     sizes = [line.get(key) for key in ("completed", "total")]
-    done, total = (one if isinstance(one, int) and one >= 0 else 0 for one in sizes)
+    done, total = (size if isinstance(size, int) and size >= 0 else 0 for size in sizes)
     text, error = str(line.get("status", "")), line.get("error")
     return PullStep(
         text=text,

@@ -26,7 +26,7 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
         if name not in plan.verbatim:
             argv += _to_words(name, setting.value)
     argv += plan.extra_args
-    env = {name: str(one.value) for name, one in plan.env.items() if one.value is not None}
+    env = {name: str(value) for name, value in plan.variables.items() if value is not None}
     shown = (*argv[:5], *options.redact(argv[5:]))
     return Command(tuple(argv), {**_caches(plan, engine, cache), **env}, shown)
 

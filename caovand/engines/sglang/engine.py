@@ -8,9 +8,10 @@ import re
 from caovand.core.config.schema import Config
 from caovand.core.engine.planning import Planning
 from caovand.core.engine.record import Api, Arguments, Engine
-from caovand.engines.common.caches import OF_PYTORCH
+from caovand.engines.common.caches import PYTORCH_CACHES
 from caovand.engines.common.options import chat_template
 from caovand.engines.sglang import command
+from caovand.engines.sglang.doctor import checkup
 from caovand.engines.sglang.healing.cures import HEALING
 from caovand.engines.sglang.installation import INSTALL
 from caovand.engines.sglang.log.explain import explain
@@ -18,7 +19,6 @@ from caovand.engines.sglang.log.reader import LOG
 from caovand.engines.sglang.memory.forecast import forecast, gpus_of
 from caovand.engines.sglang.metrics import parse_metrics
 from caovand.engines.sglang.planning import options
-from caovand.engines.sglang.planning.checkup import checkup
 from caovand.engines.sglang.planning.drafting import overruling
 from caovand.engines.sglang.planning.planner import at_once, context_of, make_plan
 from caovand.engines.sglang.probe import PROBE
@@ -37,7 +37,7 @@ def _invents_weights(config: Config) -> bool:
 ENGINE = Engine(
     name="sglang",
     title="SGLang",
-    caches=(*OF_PYTORCH, "sglang"),
+    caches=(*PYTORCH_CACHES, "sglang"),
     folders=("SGLANG_CACHE_DIR", "SGLANG_DG_CACHE_DIR", "SGLANG_TORCH_PROFILER_DIR"),
     writes=("--crash-dump-folder", "--download-dir", "--file-storage-path"),
     install=INSTALL,
@@ -54,13 +54,13 @@ ENGINE = Engine(
         checks=checkup,
     ),
     arguments=Arguments(
-        shown=options.redact,
+        redact=options.redact,
         secrets=options.secret_values,
         api_keys=options.api_keys,
         api_key_variable="",
         chat_template=_chat_template,
         invents_weights=_invents_weights,
-        refused=options.refused,
+        check=options.refused,
     ),
     log=LOG,
     explain=explain,

@@ -1,4 +1,4 @@
-"""How an environment with SGLang is proven."""
+"""The proof of an environment with SGLang."""
 
 from __future__ import annotations
 

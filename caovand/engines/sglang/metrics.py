@@ -49,15 +49,15 @@ def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
     histograms = {name: Buckets() for name in HISTOGRAMS.values()}
     shares = 0
     for line in text.splitlines():
-        found = _LINE.match(line) if line.startswith(PREFIX) else None
-        if found is None:
+        match = _LINE.match(line) if line.startswith(PREFIX) else None
+        if match is None:
             continue
-        name = _counter(found[1], found[2] or "")
-        histogram = None if name else _histogram(found[1], found[2] or "")
+        name = _counter(match[1], match[2] or "")
+        histogram = None if name else _histogram(match[1], match[2] or "")
         if name is None and histogram is None:
             continue
         try:
-            number = float(found[3])
+            number = float(match[3])
         except ValueError:
             continue
         if not 0 <= number <= MAX_COUNT:
@@ -66,7 +66,7 @@ def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
             sums[name] += number
             shares += name == "kv_cache_usage"
         elif histogram is not None:
-            histograms[histogram].add(found[1], line, number)
+            histograms[histogram].add(match[1], line, number)
     sums["kv_cache_usage"] /= max(shares, 1)  # a fraction of each scheduler's cache, so the mean
     more: dict[str, Any] = {
         name: sums.pop(name) for name in ("preemptions", "prefix_queries", "prefix_hits")

@@ -59,30 +59,30 @@ print(MARK + json.dumps({
 _TOOLS, _REASONING = "--tool-call-parser", "--reasoning-parser"
 
 
-def _missing_package(found: Mapping[str, Any]) -> str:
-    if not found["sglang"]:
+def _missing_package(first: Mapping[str, Any]) -> str:
+    if not first["sglang"]:
         return "SGLang"
-    return "" if found["torch"] else "PyTorch"
+    return "" if first["torch"] else "PyTorch"
 
 
-def _parse_answers(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
-    choices = {word: tuple(values) for word, values in more.get("choices", {}).items()}
+def _parse_answers(python: str, first: Mapping[str, Any], rest: Mapping[str, Any]) -> EngineInfo:
+    choices = {word: tuple(values) for word, values in rest.get("choices", {}).items()}
     return EngineInfo(
         python=python,
-        version=str(found["sglang"]),
-        torch=str(found["torch"]),
-        build="cuda" if found["cuda"] else "cpu",
-        flashinfer=found["flashinfer"],
-        flags=frozenset(more.get("flags", ())),
-        switches=frozenset(more.get("switches", ())),
-        deprecated=frozenset(more.get("deprecated", ())),
+        version=str(first["sglang"]),
+        torch=str(first["torch"]),
+        build="cuda" if first["cuda"] else "cpu",
+        flashinfer=first["flashinfer"],
+        flags=frozenset(rest.get("flags", ())),
+        switches=frozenset(rest.get("switches", ())),
+        deprecated=frozenset(rest.get("deprecated", ())),
         choices=tuple(sorted(choices.items())),
         tool_parsers=frozenset(choices.get(_TOOLS, ())),
         reasoning_parsers=frozenset(choices.get(_REASONING, ())),
-        python_version=str(found["python_version"]),
-        cuda=found["cuda"],
-        cuda_home=found.get("cuda_home"),
-        kernels=tuple((card, ()) for card in more.get("cards", ())),
+        python_version=str(first["python_version"]),
+        cuda=first["cuda"],
+        cuda_home=first.get("cuda_home"),
+        kernels=tuple((card, ()) for card in rest.get("cards", ())),
     )
 
 

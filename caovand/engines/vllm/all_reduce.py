@@ -1,11 +1,8 @@
-"""How a vLLM plan all-reduces over several cards, and what the doctor reports about it."""
+"""How a vLLM plan all-reduces over several cards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from caovand.core.facts.all_reduce import AllReduce
-from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
 from caovand.engines.vllm.flags.spelling import count
@@ -35,22 +32,3 @@ def all_reduce(plan: Plan, inventory: Inventory) -> AllReduce | None:
     return AllReduce(
         ranks, "" if plan.value("disable_custom_all_reduce") else CUSTOM_ALL_REDUCE, settings
     )
-
-
-def all_reduce_check(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Report the result of the all-reduce check.
-
-    Cards that exchange wrong data answer NVML well, but the engine on them answers nonsense.
-    """
-    if facts.all_reduce is None:
-        return
-    found, name = facts.all_reduce, "sums over the plan's cards"
-    if found.verdict == "right":
-        yield CheckResult("GPUs", "PASS", f"{name} were right when they were checked")
-    elif found.verdict == "unclear":
-        fix = "see the daemon's log; delete all-reduce.json in its cache folder to check again"
-        yield CheckResult("GPUs", "WARN", f"{name} could not be checked: {found.text}", fix)
-    else:
-        how = "were wrong" if found.verdict == "wrong" else "did not end"
-        fix = "check `nvidia-smi topo -p2p r`, IOMMU and ACS; each start checks again"
-        yield CheckResult("GPUs", "WARN", f"{name} {how}: {found.by}, {found.text}", fix)

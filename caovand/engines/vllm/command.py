@@ -11,7 +11,7 @@ from typing import Any
 from caovand.core.engine.planning import Command
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Plan
-from caovand.engines.vllm import kernels, over_ray
+from caovand.engines.vllm import kernels, nodes
 from caovand.engines.vllm.flags import command_line, spelling
 
 SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
@@ -30,11 +30,11 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     of caches for each `cache_key`, next to those that plans share.
     """
     argv = [engine.python, *SERVE, plan.model]
-    ray = over_ray.is_used(plan)
+    ray = nodes.uses_ray(plan)
     for name, setting in plan.settings.items():
         if name in plan.verbatim and name != MERGED_FLAG:
             continue
-        if ray and name in over_ray.LAUNCHERS:
+        if ray and name in nodes.MULTI_NODE_FLAGS:
             continue
         argv += _to_words(name, setting.value, engine)
     secrets, verbatim = command_line.carry_secrets(
@@ -42,7 +42,7 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     )
     argv += command_line.without(verbatim, MERGED_FLAG if plan.value(MERGED_FLAG) else None)
     if ray:
-        argv = over_ray.launch_command(plan, argv)
+        argv = nodes.launch_command(plan, argv)
     environment = PurePath(engine.python).parent.parent
     env = {
         **{name: str(value) for name, value in plan.variables.items() if value is not None},

@@ -12,16 +12,16 @@ from caovand.core.engine.record import Api, Arguments, Engine, Kernels, Tokenize
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
-from caovand.engines.common.caches import OF_PYTORCH
+from caovand.engines.common.caches import PYTORCH_CACHES
 from caovand.engines.common.options import chat_template
 from caovand.engines.common.processors import read_seconds
 from caovand.engines.common.task_probes import WORKS
 from caovand.engines.common.tensors import experts_read
 from caovand.engines.vllm import command, kernels
 from caovand.engines.vllm.all_reduce import all_reduce
-from caovand.engines.vllm.checkup import checkup
+from caovand.engines.vllm.doctor import checkup
 from caovand.engines.vllm.flags import command_line
-from caovand.engines.vllm.flags.command_line import refused
+from caovand.engines.vllm.flags.command_line import argument_problems
 from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, SPECULATION, count
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.installation import INSTALL
@@ -33,9 +33,9 @@ from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.nodes import NODES
 from caovand.engines.vllm.planning import serving
 from caovand.engines.vllm.planning.decisions import conflicts, forecast
-from caovand.engines.vllm.planning.foreseen import foreseen_failure
 from caovand.engines.vllm.planning.planner import longest_context, make_plan
 from caovand.engines.vllm.planning.speculation import overruling
+from caovand.engines.vllm.planning.warnings import foreseen_failure
 from caovand.engines.vllm.probe import PROBE
 from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.space import WORKLOADS, Workload
@@ -107,14 +107,14 @@ def _drafter(config: Config) -> str:
 
 
 def _invents_weights(config: Config) -> bool:
-    words = " ".join(config.engine.extra_args)
-    return "load-format dummy" in words or "load-format=dummy" in words
+    verbatim = command_line.values(command_line.read(config.engine.extra_args))
+    return verbatim.get("load_format") == "dummy"
 
 
 ENGINE = Engine(
     name="vllm",
     title="vLLM",
-    caches=(*OF_PYTORCH, "vllm"),
+    caches=(*PYTORCH_CACHES, "vllm"),
     writes=("--download-dir", "--uds"),
     install=INSTALL,
     probe=PROBE,
@@ -137,14 +137,14 @@ ENGINE = Engine(
     ),
     kernels=Kernels(needed=kernels.kernels, compilers=kernels.compilers),
     arguments=Arguments(
-        shown=command_line.redact,
+        redact=command_line.redact,
         secrets=command_line.secret_values,
         api_keys=command_line.api_keys,
         api_key_variable="VLLM_API_KEY",
         chat_template=_chat_template,
         invents_weights=_invents_weights,
         drafter=_drafter,
-        refused=refused,
+        check=argument_problems,
     ),
     log=LOG,
     explain=explain,

@@ -90,7 +90,7 @@ def _attention(kinds: Mapping[str, tuple[str, str]]) -> Iterator[CompiledKernel]
 
 
 def compilers(cpus: int, memory_mib: int) -> int:
-    """How many compilers may run in parallel: one per core, as far as the host's memory allows."""
+    """Compilers to run in parallel: one per core, as far as the host's memory allows."""
     return max(1, min(cpus, memory_mib // COMPILER_MIB))
 
 

@@ -86,8 +86,8 @@ def parse_metrics(text: str, load: int | None, at: float) -> Reading:
             engines += name == "kv_cache_usage"
         elif histogram is not None:
             histograms[histogram].add(key, line, value)
-        elif (found := _POSITION.search(line)) and int(found[1]) < MAX_POSITIONS:
-            accepted[int(found[1])] = accepted.get(int(found[1]), 0.0) + value
+        elif (position := _POSITION.search(line)) and int(position[1]) < MAX_POSITIONS:
+            accepted[int(position[1])] = accepted.get(int(position[1]), 0.0) + value
     sums["kv_cache_usage"] /= max(engines, 1)  # each engine reports a fraction of its own cache
     if load is not None and engines > 1:  # `load` counts one of the replicas' HTTP servers only
         load = max(load, int(sums["running"] + sums["waiting"]))

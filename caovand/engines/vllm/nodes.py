@@ -1,46 +1,141 @@
 """One plan for several machines: their ranks, and the address where these meet, by vLLM's own
-`--nnodes` or by Ray."""
+`--nnodes` or by Ray.
+
+A plan over nodes is the same with both executors. With Ray, the launcher `adapters/ray_in_env` does
+what `--nnodes` does otherwise: it starts Ray on each node, waits on the head until every node has
+joined with its cards, and starts vLLM there.
+
+Read in vLLM 0.21 and 0.32: RayExecutorV2 deals ranks to the head's cards first, then to the other
+nodes in the order of their ids in Ray, which are random.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
 
+import caovand
 from caovand.core.config.schema import Config
-from caovand.core.engine.record import UNTITLED, MultiNode, NodePlace
-from caovand.core.facts.inventory import Gpu, Inventory, device_name
+from caovand.core.engine.record import UNTITLED, MultiNode, NodePlace, Package
+from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, device_name, version_numbers
 from caovand.core.facts.occupancy import BUSY_MIB, in_use, unoccupied
 from caovand.core.plan import Plan, Setting, Unplannable
-from caovand.engines.vllm import over_ray
+from caovand.core.problem import Problem
+from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count, option
-from caovand.engines.vllm.machine.ranks import PIPELINE, TENSOR, ranks_here
+from caovand.engines.vllm.machine.ranks import PIPELINE, REPLICAS, TENSOR, are_alike, ranks_here
+from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.memory.shards import PARTITION
 from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.environment import JOBS, THREADS
 
-WITHOUT_RDMA = "NCCL_IB_DISABLE"
-
-
+BACKEND = "distributed_executor_backend"
+RAY = "ray"
+RAY_PACKAGE = Package("Ray", "ray", attrgetter("ray"))
+RAY_NODES = "CAOVAN_RAY_NODES"
+"""The variable with the addresses of all nodes, for the head's launcher."""
+LAUNCHER = str(Path(caovand.__file__).parent / "adapters" / "ray_in_env")
+CANNOT_USE_RAY = "serve from several nodes over Ray"
+USE_MP = 'set [cluster] executor = "mp"'
 MULTI_NODE_FLAGS = ("nnodes", "node_rank", "master_addr", "master_port", "headless")
-
-
-ADDRESSING = (over_ray.HOST_IP, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-
-
-OF_ONE_NODE = (*ADDRESSING, "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "OMP_NUM_THREADS", JOBS, THREADS)
-
-
-_TITLE = re.compile(r"^VLLM::(?:Worker(?:_(?P<rank>\w+))?|(?P<core>EngineCore\w*))")
-
-
-_ACTOR = "ray::RayWorkerProc"
-
-
-_NAMED = re.compile(
+"""Flags that are planned here; with Ray they are the launcher's, and vLLM gets none of them."""
+WITHOUT_RDMA = "NCCL_IB_DISABLE"
+HOST_IP = "VLLM_HOST_IP"
+"""The address at which the other nodes reach this one."""
+ADDRESSING = (HOST_IP, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+ONE_NODE_VARIABLES = (
+    *ADDRESSING, "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "OMP_NUM_THREADS", JOBS, THREADS
+)  # fmt: skip
+"""Variables whose values on the head say nothing of another node."""
+_WORKER_TITLE = re.compile(r"^VLLM::(?:Worker(?:_(?P<rank>\w+))?|(?P<core>EngineCore\w*))")
+_ACTOR_TITLE = "ray::RayWorkerProc"
+_RANK_PREFIX = re.compile(
     r"^(?:\(Worker pid=\d{1,10}\) )?\(Worker_(?P<rank>\w{1,40}) pid=(?P<pid>\d{1,10})\)"
 )
 """The prefix of a worker's lines once it has joined the others."""
+
+
+def ray_refusal(executor: str, engine: EngineInfo) -> Problem | None:
+    """Why this engine cannot start its ranks over Ray; None if it can."""
+    if executor != RAY:
+        return None
+    if engine.build == "cpu":
+        return Problem(CANNOT_USE_RAY, "vLLM refuses Ray on CPU", USE_MP)
+    if engine.release < releases.RAY_EXECUTOR_V2:
+        oldest = releases.name(releases.RAY_EXECUTOR_V2)
+        fact = f"caovan supports vLLM over Ray from {oldest} on, and this is {engine.version}"
+        return Problem(CANNOT_USE_RAY, fact, f"use a newer vLLM, or {USE_MP}")
+    install = f"sudo {engine.python} -m pip install"
+    if not engine.ray:
+        fix = f"run `{install} ray` on every node, or {USE_MP}"
+        return Problem(CANNOT_USE_RAY, "Ray is not installed in the engine's environment", fix)
+    if version_numbers(engine.ray) < releases.RAY_HAS_TOKENS:
+        oldest = releases.name(releases.RAY_HAS_TOKENS)
+        fact = (
+            f"Ray {engine.ray} runs the code of anyone who reaches it; {oldest} is the first to ask"
+        )
+        fix = f"run `{install} --upgrade ray` on every node, or {USE_MP}"
+        return Problem(CANNOT_USE_RAY, f"{fact} for a token", fix)
+    return None
+
+
+def check_ray(plan: Plan, machine: Inventory, address: str) -> None:
+    """Raise Unplannable if these nodes, with a head at this address, cannot carry out the plan over
+    Ray."""
+    nodes = 1 + len(machine.others)
+    cannot = f"cannot plan for {nodes} nodes over Ray"
+    if ":" in address:
+        fact = f"the head's address {address} is an IPv6 one, and caovan starts Ray over IPv4"
+        raise Unplannable(f"{cannot}: {fact}; set [cluster] head to an IPv4 address")
+    if (count(plan.value(REPLICAS)) or 1) > 1:
+        raise Unplannable(f"{cannot}: extra_args has --data-parallel-size; remove it")
+    if nodes < 3 or (count(plan.value(PIPELINE)) or 1) == 1:
+        return  # Ray has only one other node to choose, or all have an equal part of every layer
+    cards = cards_of_plan(plan, machine)
+    if not all(are_alike(cards[0], card) for card in cards):
+        fact = "their cards differ, and Ray may deal the layers of one node to another"
+        raise Unplannable(f"{cannot}: {fact}; use equal cards, or {USE_MP}")
+    if PARTITION in plan.env:
+        fact = (
+            f"[engine] env has {PARTITION}, and Ray may run a stage on another node than its rank's"
+        )
+        raise Unplannable(f"{cannot}: {fact}; remove it, or {USE_MP}")
+
+
+def uses_ray(plan: Plan) -> bool:
+    """Whether this plan belongs to several nodes whose ranks Ray starts."""
+    return plan.value(BACKEND) == RAY and plan.value("nnodes") is not None
+
+
+def ray_environment(place: NodePlace) -> dict[str, Setting]:
+    """The variables that Ray, its actors and its driver on this node share.
+
+    Ray admits everybody who reaches its ports unless it has a token.
+    """
+    variables = {
+        "RAY_AUTH_MODE": Setting("token", "policy", "Ray admits nobody without the token"),
+        "RAY_AUTH_TOKEN": Setting(place.token, "policy", "of the cluster's key"),
+    }
+    if place.rank == 0:
+        every = ",".join((place.address, *place.others))
+        variables[RAY_NODES] = Setting(every, "policy", "vLLM starts once all of them have joined")
+    return variables
+
+
+def launch_command(plan: Plan, argv: Sequence[str]) -> list[str]:
+    """The command line of a node: Ray, and on the head vLLM's own, `argv`, as well."""
+    nodes = int(plan.value("nnodes"))
+    ranks = (count(plan.value(TENSOR)) or 1) * (count(plan.value(PIPELINE)) or 1)
+    head = plan.value("master_addr")
+    own = plan.env.get(HOST_IP)  # none yet in a plan that is only displayed
+    words = [
+        argv[0], LAUNCHER, "--address", f"{head}:{plan.value('master_port')}",
+        "--own", str(own.value if own else head), "--cards", str(max(ranks // nodes, 1)),
+    ]  # fmt: skip
+    return words if plan.value("headless") else [*words, "--", *argv]
 
 
 def spread(
@@ -57,9 +152,9 @@ def spread(
     nodes = 1 + len(machine.others)
     _refuse_typed(plan, nodes, executor)
     settings = dict(plan.settings)
-    if executor == over_ray.RAY:
-        over_ray.check(plan, machine, address or host)
-        settings[over_ray.BACKEND] = Setting(executor, "user", "[cluster] executor")
+    if executor == RAY:
+        check_ray(plan, machine, address or host)
+        settings[BACKEND] = Setting(executor, "user", "[cluster] executor")
     over = f"{nodes} nodes, [cluster]"
     settings["nnodes"] = Setting(nodes, "user", over)
     settings["master_addr"] = Setting(host, "policy", "the head's address in [cluster]")
@@ -82,7 +177,7 @@ def _refuse_typed(plan: Plan, nodes: int, executor: str) -> None:
     for name in MULTI_NODE_FLAGS:
         if name in plan.verbatim:
             raise Unplannable(f"{cannot} {option(name)}; remove it")
-    backend = over_ray.BACKEND
+    backend = BACKEND
     if backend in plan.verbatim and (typed := plan.value(backend)) != executor:
         remedy = f"remove it, and set [cluster] executor instead, which is {executor}"
         raise Unplannable(f"{cannot} {option(backend)} {typed}; {remedy}")
@@ -101,9 +196,9 @@ def usable_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     return tuple(sorted(choose_gpus(config, inventory), key=room_mib, reverse=True))
 
 
-def local(plan: Plan, config: Config, inventory: Inventory) -> Plan:
+def plan_on_node(plan: Plan, config: Config, inventory: Inventory) -> Plan:
     """The head's plan on another node: with what depends on that one's cards and processors."""
-    env = {name: one for name, one in plan.env.items() if name not in OF_ONE_NODE}
+    env = {name: setting for name, setting in plan.env.items() if name not in ONE_NODE_VARIABLES}
     if inventory.gpus and inventory.engine.build == "cuda":
         names = ",".join(map(device_name, _cards_of_ranks(plan, config, inventory)))
         env["CUDA_VISIBLE_DEVICES"] = Setting(names, "policy", "the cards of this node")
@@ -130,7 +225,7 @@ def _cards_of_ranks(plan: Plan, config: Config, inventory: Inventory) -> tuple[G
     return cards[:ranks]
 
 
-def own(plan: Plan, place: NodePlace) -> Plan:
+def plan_of_rank(plan: Plan, place: NodePlace) -> Plan:
     """The part of one node: its rank, and the address that the other nodes reach it at."""
     rank, address, interface = place.rank, place.address, place.interface
     settings = {**plan.settings, "node_rank": Setting(rank, "policy", "the head deals the ranks")}
@@ -138,17 +233,17 @@ def own(plan: Plan, place: NodePlace) -> Plan:
         settings["headless"] = Setting(True, "policy", "the head alone answers clients")
     reached = Setting(address, "policy", f"this node's address on {interface}")
     by = Setting(interface, "policy", "the interface towards the other nodes")
-    env: Mapping[str, Setting] = {over_ray.HOST_IP: reached, "GLOO_SOCKET_IFNAME": by}
+    env: Mapping[str, Setting] = {HOST_IP: reached, "GLOO_SOCKET_IFNAME": by}
     if plan.device != "cpu":
         # NCCL takes a name for the beginning of names, such as eth0 for eth0.100 too.
         exact = Setting(f"={interface}", "policy", "this interface and no other towards the nodes")
         env = {**env, "NCCL_SOCKET_IFNAME": exact}
-    if over_ray.is_used(plan):
-        env = {**env, **over_ray.environment(place)}
+    if uses_ray(plan):
+        env = {**env, **ray_environment(place)}
     return replace(plan, settings=settings, env={**env, **plan.env})
 
 
-def all_reduces(plan: Plan) -> bool:
+def all_reduces_over_link(plan: Plan) -> bool:
     """Whether tensor parallel reaches over nodes: there are fewer stages than nodes."""
     return int(plan.value(PIPELINE) or 1) < int(plan.value("nnodes") or 1)
 
@@ -172,26 +267,26 @@ def by_host_name(env: Mapping[str, str], interface: str) -> bool:
 
 def rank_of(title: str) -> str:
     """The rank in the title of a process, such as "TP1" or "PP1_TP0"; "" if it is none."""
-    if title.startswith(_ACTOR):
+    if title.startswith(_ACTOR_TITLE):
         return UNTITLED
-    found = _TITLE.match(title)
-    return (found["rank"] or found["core"] or "") if found else ""
+    title_parts = _WORKER_TITLE.match(title)
+    return (title_parts["rank"] or title_parts["core"] or "") if title_parts else ""
 
 
 def ranks_in(lines: Sequence[str]) -> dict[int, str]:
     """The ranks named at the beginning of log lines, by pid: Ray gives its actors other titles."""
-    found = map(_NAMED.match, lines)
-    return {int(one["pid"]): one["rank"] for one in found if one}
+    prefixes = map(_RANK_PREFIX.match, lines)
+    return {int(prefix["pid"]): prefix["rank"] for prefix in prefixes if prefix}
 
 
 NODES = MultiNode(
-    offered=usable_cards,
-    refusal=over_ray.refusal,
-    packages={over_ray.RAY: over_ray.PACKAGE},
+    usable_cards=usable_cards,
+    refusal=ray_refusal,
+    packages={RAY: RAY_PACKAGE},
     spread=spread,
-    local=local,
-    own=own,
-    all_reduces_over_link=all_reduces,
+    adapt=plan_on_node,
+    place=plan_of_rank,
+    all_reduces_over_link=all_reduces_over_link,
     no_rdma=no_rdma,
     by_host_name=by_host_name,
     rank_of=rank_of,

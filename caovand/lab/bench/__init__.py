@@ -65,18 +65,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|N",
         help="measure nothing: show two kept results side by side, files or numbers of --list",
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """bench."""
     try:
         if args.list:
             return kept.show(args)
         return _compare(args) if args.compare else _measure(args)
     except ProblemError as error:
-        found = error.problem
-        raise CommandError(Exit.FAILED, found.message, found.remedy) from error
+        problem = error.problem
+        raise CommandError(Exit.FAILED, problem.message, problem.remedy) from error
 
 
 def _compare(args: argparse.Namespace) -> int:
@@ -109,13 +107,13 @@ def _compare(args: argparse.Namespace) -> int:
 
 def _measure(args: argparse.Namespace) -> int:
     with connect(args) as client:
-        found = target.find(client, args.api_key_file)
-        tokens = 1 if found.work else args.tokens
-        lengths = target.lengths(found, args.prompts, PROMPTS, tokens)
+        tested = target.find(client, args.api_key_file)
+        tokens = 1 if tested.work else args.tokens
+        lengths = target.lengths(tested, args.prompts, PROMPTS, tokens)
         order = BenchOrder(
             lengths, args.at_once, args.rounds, tokens, args.seed, uuid.uuid4().hex[:12]
         )
-        document, cut = measured(client, found, order)
+        document, cut = measure(client, tested, order)
     if document["cells"]:
         _show(args, document)
     if cut is None:
@@ -126,13 +124,13 @@ def _measure(args: argparse.Namespace) -> int:
     raise cut.error
 
 
-def measured(
-    client: DaemonClient, found: Target, order: BenchOrder
+def measure(
+    client: DaemonClient, tested: Target, order: BenchOrder
 ) -> tuple[dict[str, Any], Interrupted | None]:
     """Measure an order; return the result with the measured cells, and what cut it short."""
     known = texts()
     screen = Screen(sys.stderr)
-    run = BenchRun(client, found, order, prompts.passages(known), screen)
+    run = BenchRun(client, tested, order, prompts.passages(known), screen)
     cut: Interrupted | None = None
     begun = time.time()
     try:
@@ -145,7 +143,7 @@ def measured(
     document = {
         "at": begun,
         "version": __version__,
-        **found.described,
+        **tested.described,
         "tokens": order.tokens,
         "seed": order.seed,
         "texts": digest(known),
@@ -185,5 +183,6 @@ VERB = Verb(
     epilog="examples: caovanctl bench --prompts 512,4096 --at-once 1,8; caovanctl bench --list;"
     " caovanctl bench --compare 2 1",
     arguments=arguments,
+    json="print the result as JSON",
     run=run,
 )

@@ -37,7 +37,7 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class BenchOrder:
-    """What to measure. `salt` begins every prompt and differs between runs."""
+    """The measurement to make. `salt` begins every prompt and differs between runs."""
 
     prompts: Sequence[int]
     at_once: Sequence[int]
@@ -99,13 +99,13 @@ class BenchRun:
             for length in order.prompts:
                 self._round(length, order.warm_up(length), warm_up=True)
                 for at_once in order.at_once:
-                    found = self._cell(length, at_once)
-                    self.done.append(found)
-                    yield found
+                    cell = self._cell(length, at_once)
+                    self.done.append(cell)
+                    yield cell
         except KeyboardInterrupt:
             raise Interrupted(None) from None
         except Unanswered as problem:
-            raise Interrupted(self._explained(problem)) from problem
+            raise Interrupted(self._explain_failure(problem)) from problem
         except CommandError as problem:
             raise Interrupted(problem) from problem
         except WireError as problem:
@@ -122,7 +122,7 @@ class BenchRun:
             rounds.append(self._round(length, at_once))
             self._sent += at_once
             self._show()
-        answers = [answer for found in rounds for answer in found]
+        answers = [answer for round_answers in rounds for answer in round_answers]
         end = max(answer.pieces[-1] for answer in answers)
         after = self._status_after(end)
         busy = (min(answer.sent for answer in answers), end)
@@ -154,7 +154,7 @@ class BenchRun:
         deadline = time.monotonic() + FIGURES_S
         while True:
             status = self._client.ask("status")
-            if problem := self._restarted(status):
+            if problem := self._restart_error(status):
                 raise problem
             if record.counted_at(status, time.monotonic()) > moment:
                 return status
@@ -162,19 +162,19 @@ class BenchRun:
                 return status
             time.sleep(POLL_S)
 
-    def _restarted(self, status: Mapping[str, Any]) -> CommandError | None:
+    def _restart_error(self, status: Mapping[str, Any]) -> CommandError | None:
         """Why this is not the engine that was measured so far; None if it is."""
         if status["served"] and status["generation"] == self._target.generation:
             return None
         failure = status["last_failure"]
-        why = f": {failure['failure']}: {failure['text']}" if failure else ""
+        cause = f": {failure['failure']}: {failure['text']}" if failure else ""
         return CommandError(
             Exit.FAILED,
-            f"cannot continue: the engine ended or was restarted{why}",
+            f"cannot continue: the engine ended or was restarted{cause}",
             "see `caovanctl events`, then run it again once `caovanctl wait` returns",
         )
 
-    def _explained(self, problem: Unanswered) -> CommandError:
+    def _explain_failure(self, problem: Unanswered) -> CommandError:
         """The error message for a failed request."""
         if isinstance(problem, BadStatus) and problem.status in BAD_KEY:
             return CommandError(
@@ -190,8 +190,8 @@ class BenchRun:
                 "choose shorter --prompts or --tokens",
             )
         try:
-            if found := self._restarted(self._client.ask("status")):
-                return found
+            if restart := self._restart_error(self._client.ask("status")):
+                return restart
         except CommandError as away:
             return CommandError(
                 away.status,

@@ -57,14 +57,14 @@ def path_of(word: str) -> Path:
 
 def _rows(state: Path) -> tuple[list[dict[str, Any]], list[Path]]:
     """Every result below the folder `state`, newest first, and the files that are not results."""
-    found, others = [], []
+    rows, others = [], []
     for path in results.paths(state):
         try:
-            found.append(_row(path, results.load(path)))
+            rows.append(_row(path, results.load(path)))
         except (results.NoResult, *UNREADABLE_ERRORS):
             others.append(path)
-    found.sort(key=lambda row: (row["at"], row["path"]), reverse=True)
-    return [{"number": number, **row} for number, row in enumerate(found, 1)], others
+    rows.sort(key=lambda row: (row["at"], row["path"]), reverse=True)
+    return [{"number": number, **row} for number, row in enumerate(rows, 1)], others
 
 
 def _row(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,12 +17,12 @@ def numbers(most: int) -> Any:
         parts = [part.strip() for part in text.split(",")]
         if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
             raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 1,2,4")
-        found = tuple(map(int, parts))
-        if not all(1 <= one <= most for one in found) or len(set(found)) < len(found):
+        values = tuple(map(int, parts))
+        if not all(1 <= value <= most for value in values) or len(set(values)) < len(values):
             raise argparse.ArgumentTypeError(
                 f"{text!r}: each number must be from 1 to {most}, and none be there twice"
             )
-        return tuple(sorted(found))
+        return tuple(sorted(values))
 
     return read
 
@@ -31,10 +31,10 @@ def number(most: int) -> Any:
     """A parser of one whole number from 1 to `most`."""
 
     def read(text: str) -> int:
-        found = numbers(most)(text)
-        if len(found) != 1:
+        values = numbers(most)(text)
+        if len(values) != 1:
             raise argparse.ArgumentTypeError(f"{text!r} is not one number")
-        return int(found[0])
+        return int(values[0])
 
     return read
 

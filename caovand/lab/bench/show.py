@@ -53,7 +53,7 @@ def _row(parts: Sequence[str]) -> str:
 
 def _figures(cell: Mapping[str, Any]) -> tuple[str, ...]:
     requests = len(cell["rounds"]) * cell["at_once"]
-    prompt = sum(one["prompt_tokens"] for one in cell["rounds"]) / requests
+    prompt = sum(round_["prompt_tokens"] for round_ in cell["rounds"]) / requests
     return (
         f"{prompt:,.0f}",
         str(cell["at_once"]),
@@ -67,8 +67,8 @@ def _figures(cell: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _middle(cell: Mapping[str, Any], name: str, digits: int) -> str:
-    found = record.values(cell, name)
-    return f"{median(found):,.{digits}f}" if found else NOTHING
+    values = record.values(cell, name)
+    return f"{median(values):,.{digits}f}" if values else NOTHING
 
 
 def _ms(seconds: float | None) -> str:
@@ -77,11 +77,11 @@ def _ms(seconds: float | None) -> str:
 
 def _drafts(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for cell in cells:
-        if found := cell["drafting"]:
-            shares = " ".join(f"{share:.0%}" for share in found["accepted"])
+        if drafting := cell["drafting"]:
+            shares = " ".join(f"{share:.0%}" for share in drafting["accepted"])
             yield (
                 f"drafts, prompts of {cell['prompt']:,}, {cell['at_once']} at once: accepted"
-                f" {shares} by position, {found['tokens_per_step']:.2f} tokens per step"
+                f" {shares} by position, {drafting['tokens_per_step']:.2f} tokens per step"
             )
 
 
@@ -131,6 +131,8 @@ def side_by_side(
     )
 
 
-def _spread(found: RoundSpread, size: float) -> str:
-    middle, least, most = (f"{one * size:,.1f}" for one in (found.median, found.least, found.most))
+def _spread(spread: RoundSpread, size: float) -> str:
+    middle, least, most = (
+        f"{value * size:,.1f}" for value in (spread.median, spread.least, spread.most)
+    )
     return f"{middle} ({least} to {most})"

@@ -36,12 +36,12 @@ class SizedPrompts:
         number = next(self._numbers) if number is None else number
         text = prompts.prompt(self.passages, self._salt, self._seed, number)
         if self._target.api.tokenize is not None:
-            return prompts.fit(text, length, self.counted)[0]
+            return prompts.fit(text, length, self.count_tokens)[0]
         if length not in self._lengths:  # counting costs a completion, so one text represents all
-            self._lengths[length] = len(prompts.fit(text, length, self.counted)[0])
+            self._lengths[length] = len(prompts.fit(text, length, self.count_tokens)[0])
         return text[: self._lengths[length]]
 
-    def counted(self, text: str) -> int:
+    def count_tokens(self, text: str) -> int:
         """Count a text's tokens, by a completion if the engine offers no other way."""
         target, tokenize = self._target, self._target.api.tokenize
         if tokenize is None:
@@ -49,13 +49,11 @@ class SizedPrompts:
         body = tokenize.body(target.model, text)
         answer = http.call(target.endpoint, tokenize.path, COUNT_S, body)
         if answer.status != 200:
-            raise BadStatus(
-                tokenize.path, answer.status, http.redact_key(target.endpoint, answer.body)
-            )
+            raise BadStatus(tokenize.path, answer.status, target.endpoint.redact(answer.body))
         try:
-            found = tokenize.count(json.loads(answer.body))
+            count = tokenize.count(json.loads(answer.body))
         except (ValueError, LookupError, TypeError, RecursionError):
-            found = None
-        if not isinstance(found, int):
+            count = None
+        if not isinstance(count, int):
             raise Unanswered(f"{tokenize.path}: an answer without a number of tokens")
-        return found
+        return count

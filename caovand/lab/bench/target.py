@@ -29,7 +29,7 @@ class Target:
     context: int | None
     generation: int
     described: Mapping[str, Any]
-    """What a result records about the engine."""
+    """The facts about the engine that a result records."""
     work: TaskRequest | None = None
     """The request, if the model generates no text."""
 
@@ -46,10 +46,10 @@ def find(client: DaemonClient, key_file: Path | None, verb: str = "bench") -> Ta
             f"run `caovanctl {verb}` on the head",
         )
     if status["served"] is None:
-        why = f": {status['reason']}" if status["reason"] else ""
+        reason = f": {status['reason']}" if status["reason"] else ""
         raise CommandError(
             Exit.NOT_SERVING,
-            f"cannot {verb}: no model is served, the state is {status['state']}{why}",
+            f"cannot {verb}: no model is served, the state is {status['state']}{reason}",
             "wait for it with `caovanctl wait`, or see `caovanctl status`",
         )
     plan = client.ask("plan")
@@ -107,18 +107,18 @@ def _key(
 
 
 def lengths(
-    found: Target, wanted: Sequence[int] | None, usual: Sequence[int], tokens: int
+    target: Target, requested: Sequence[int] | None, usual: Sequence[int], tokens: int
 ) -> tuple[int, ...]:
     """Prompt lengths to measure: the requested ones, or the defaults that fit."""
-    if found.context is None:
-        return tuple(wanted or usual[:1])
-    fit = tuple(one for one in wanted or usual if one + tokens <= found.context)
-    if not fit or (wanted and len(fit) < len(wanted)):
-        too_long = next(one for one in wanted or usual if one + tokens > found.context)
+    if target.context is None:
+        return tuple(requested or usual[:1])
+    fit = tuple(length for length in requested or usual if length + tokens <= target.context)
+    if not fit or (requested and len(fit) < len(requested)):
+        too_long = next(length for length in requested or usual if length + tokens > target.context)
         raise CommandError(
             Exit.FAILED,
             f"cannot bench: a prompt of {too_long:,} tokens and {tokens:,} generated ones need a"
-            f" context of {too_long + tokens:,}, and the plan's is {found.context:,}",
+            f" context of {too_long + tokens:,}, and the plan's is {target.context:,}",
             "choose shorter --prompts or --tokens, or raise [model] max_model_len",
         )
     return fit

@@ -1,1 +1,1 @@
-"""What is sent, and what the answers mean. Pure, like `caovand.core`."""
+"""The requests to send, and the meaning of the answers. Pure, like `caovand.core`."""

@@ -47,7 +47,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """fieldtest."""
     screen = Screen(sys.stderr)
     status = running(args.runtime)
     source = config_path(args.config, status)
@@ -70,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     with _engine_stopped(args, status, folder, screen):
         machine = inspect(config, source=source).with_model(config)  # now with all memory free
         subject = Subject(config, machine, source, order)
-        work = FieldtestResults(folder, subject.described(), again=args.again)
+        work = FieldtestResults(folder, subject.describe(), again=args.again)
         take(subject, work, screen)
     contents = collect(subject, work)
     archive.write(target, target.name.partition(".")[0], contents)

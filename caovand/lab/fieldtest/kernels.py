@@ -10,8 +10,8 @@ from caovand.adapters.engine_install.commands import run
 from caovand.core.facts.inventory import EngineInfo, Gpu
 
 MODULE = "caovan_vllm_sm75_turbo3.measure"
-# The engine's own Python finds its packages, independent of the caller's variables.
 PROGRAM = "import runpy, sys; sys.path.pop(0); runpy.run_module({module!r}, run_name='__main__')"
+"""The engine's own Python finds its packages whatever the caller's variables are."""
 PARTS = (
     ("check", "correctness against float64"),
     ("bench", "timings, next to vLLM's kernels in the same run"),

@@ -20,7 +20,7 @@ from caovand.cli.common.checks import document
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.planned import PlannedEngine, plan_for
 from caovand.cli.common.progress import Screen
-from caovand.cli.doctor import findings
+from caovand.cli.doctor.examination import examine
 from caovand.core.config.schema import Config
 from caovand.core.config.text import render
 from caovand.core.facts import inventory_file
@@ -39,7 +39,7 @@ QUICK = BenchOrder((256,), (1, 2), 1, 16, 1, "")
 
 @dataclass(frozen=True)
 class Subject:
-    """What is tested: the configuration, and the machine without the service's engine.
+    """The subject of the test: the configuration, and the machine without the service's engine.
 
     `order` lists the measurements of each trial, fewer in a quick test.
     """
@@ -71,7 +71,7 @@ class Subject:
             return "the engine has no plugin: caovanctl engine install adds it"
         return ""
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """The key of all results except the kernels': if it changes, earlier results are void."""
         return {
             "config": hashlib.sha256(render(self.config).encode()).hexdigest(),
@@ -114,27 +114,27 @@ def take(subject: Subject, work: FieldtestResults, screen: Screen) -> None:
     if work.of("facts") is None:
         screen.say(f"[1/{total}] the machine")
         work.keep("facts", _facts(subject))
-    measured, wanted = work.of(KERNELS), subject.kernels_key()
-    if measured is None or measured.get("of") != wanted:
+    measured, key = work.of(KERNELS), subject.kernels_key()
+    if measured is None or measured.get("of") != key:
         screen.say(f"[2/{total}] the kernels")
-        work.keep(KERNELS, {**_kernels(subject, screen), "of": wanted})
+        work.keep(KERNELS, {**_kernels(subject, screen), "of": key})
     for number, way in enumerate(ways, 3):
-        one, planned = way.trial, way.planned
-        if work.of(one.name) is not None:
+        current, planned = way.trial, way.planned
+        if work.of(current.name) is not None:
             continue
-        about = f": left out: {way.why}" if way.why else _left(ways, work)
-        screen.say(f"[{number}/{total}] {one.title}{about}")
+        about = f": left out: {way.why}" if way.why else _remaining_time(ways, work)
+        screen.say(f"[{number}/{total}] {current.title}{about}")
         if planned is None:
-            found = {**trial.empty_result(one), "state": "left out", "why": way.why}
+            result = {**trial.empty_result(current), "state": "left out", "why": way.why}
         else:
             begun = time.monotonic()
-            quiet = trials.quiet(one.config, port)
-            found = trial.run(one, quiet, work.folder / "trial", subject.order)
-            found["seconds"] = round(time.monotonic() - begun, 1)
+            quiet = trials.quiet(current.config, port)
+            result = trial.run(current, quiet, work.folder / "trial", subject.order)
+            result["seconds"] = round(time.monotonic() - begun, 1)
         # A plan changed by a rung is not the one that was modelled.
-        if planned and found["plan"] and not found["plan"]["rungs"]:
-            found["modelled"] = _modelled(subject, planned, found["bench"])
-        work.keep(one.name, found)
+        if planned and result["plan"] and not result["plan"]["rungs"]:
+            result["modelled"] = _model_cells(subject, planned, result["bench"])
+        work.keep(current.name, result)
 
 
 @dataclass(frozen=True)
@@ -149,16 +149,16 @@ class _Way:
 def _ways(subject: Subject, port: int) -> Iterator[_Way]:
     """Every trial except those whose command equals an earlier one's."""
     seen: dict[str, str] = {}
-    for one in _trials(subject):
-        planned, why = _planned(subject, trials.quiet(one.config, port))
+    for candidate in _trials(subject):
+        planned, reason = _plan_trial(subject, trials.quiet(candidate.config, port))
         same = _command(planned)
         if planned and same in seen:
-            planned, why = None, f'the same command as "{seen[same]}"'
-        seen.setdefault(same, one.title)
-        yield _Way(one, planned, why)
+            planned, reason = None, f'the same command as "{seen[same]}"'
+        seen.setdefault(same, candidate.title)
+        yield _Way(candidate, planned, reason)
 
 
-def _modelled(
+def _model_cells(
     subject: Subject, planned: PlannedEngine, bench: Any
 ) -> list[dict[str, float | None]]:
     """Modelled figures of each measured cell."""
@@ -169,11 +169,11 @@ def _modelled(
     ]
 
 
-def _left(ways: Sequence[_Way], work: FieldtestResults) -> str:
+def _remaining_time(ways: Sequence[_Way], work: FieldtestResults) -> str:
     """Remaining time, extrapolated from the finished trials; "" before the first."""
     results = [(way, work.of(way.trial.name)) for way in ways]
-    took = [found["seconds"] for _, found in results if found and found["seconds"]]
-    left = sum(1 for way, found in results if way.planned and found is None)
+    took = [result["seconds"] for _, result in results if result and result["seconds"]]
+    left = sum(1 for way, result in results if way.planned and result is None)
     return f", about {duration(mean(took) * left)} left" if took else ""
 
 
@@ -181,7 +181,7 @@ def _trials(subject: Subject) -> list[trials.FieldTrial]:
     return list(trials.trials(subject.config, [gpu.index for gpu in subject.cards]))
 
 
-def _planned(subject: Subject, config: Config) -> tuple[PlannedEngine | None, str]:
+def _plan_trial(subject: Subject, config: Config) -> tuple[PlannedEngine | None, str]:
     """A trial's plan, or why it has none that runs."""
     try:
         planned = plan_for(config, subject.machine, None)
@@ -212,7 +212,7 @@ def _facts(subject: Subject) -> dict[str, Any]:
 
 def _doctor(source: Path) -> dict[str, Any]:
     try:
-        return document(findings(source))
+        return document(examine(source))
     except CommandError as problem:
         print(f"caovanctl doctor: {problem}", file=sys.stderr)
         return {"checks": []}
@@ -227,15 +227,21 @@ def _kernels(subject: Subject, screen: Screen) -> dict[str, Any]:
 def collect(subject: Subject, work: FieldtestResults) -> dict[str, bytes]:
     """The files of the archive, without secrets."""
     todo, config = _trials(subject), subject.config
-    found = {name: work.of(name) for name in ("facts", KERNELS, *(one.name for one in todo))}
-    served = [one for name, one in found.items() if one and name not in ("facts", KERNELS)]
-    text = "\n".join(report.lines(found["facts"], found[KERNELS], served)) + "\n"
+    results = {name: work.of(name) for name in ("facts", KERNELS, *(one.name for one in todo))}
+    served = [
+        result for name, result in results.items() if result and name not in ("facts", KERNELS)
+    ]
+    text = "\n".join(report.lines(results["facts"], results[KERNELS], served)) + "\n"
     texts = {
         REPORT: text,
-        **{f"{name}.json": json.dumps(one, indent=1) for name, one in found.items() if one},
+        **{
+            f"{name}.json": json.dumps(result, indent=1)
+            for name, result in results.items()
+            if result
+        },
     }
     secrets = secrets_of(dict(config.engine.env) | dict(os.environ))
-    own = os.environ.get("HOME") or "/root"
+    home = os.environ.get("HOME") or "/root"
     return {
-        name: redact_home_paths(hide(text, secrets), own).encode() for name, text in texts.items()
+        name: redact_home_paths(hide(text, secrets), home).encode() for name, text in texts.items()
     }

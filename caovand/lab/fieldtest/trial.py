@@ -30,8 +30,8 @@ ANSWERS_S = 120.0
 ENDS_S = 120.0
 START_S = 3600.0
 MAX_LOG_BYTES = 16 << 20
-# PR_SET_PDEATHSIG, SIGTERM: the daemon ends its engine and itself if this process is killed.
 ENDS_WITH_US = "import ctypes; ctypes.CDLL(None).prctl(1, 15); "
+"""PR_SET_PDEATHSIG, SIGTERM: the daemon ends its engine and itself if this process is killed."""
 
 
 @contextlib.contextmanager
@@ -78,36 +78,36 @@ def empty_result(trial: FieldTrial) -> dict[str, Any]:
 
 def run(trial: FieldTrial, config: Config, folder: Path, order: BenchOrder) -> dict[str, Any]:
     """Serve and measure; a failed trial is a result too."""
-    found = empty_result(trial)
+    result = empty_result(trial)
     try:
         with daemon(config, folder) as client:
-            _serve(client, found, order)
+            _serve(client, result, order)
     except CommandError as problem:
-        found["why"] = problem.message
-    return found
+        result["why"] = problem.message
+    return result
 
 
-def _serve(client: DaemonClient, found: dict[str, Any], wanted: BenchOrder) -> None:
+def _serve(client: DaemonClient, result: dict[str, Any], asked: BenchOrder) -> None:
     begun = time.monotonic()
     status = waiting.follow(client, "settled", START_S, quiet=False)
-    found["plan"] = dict(client.ask("plan")) if status["served"] else None
+    result["plan"] = dict(client.ask("plan")) if status["served"] else None
     try:
         if status["state"] != "SERVING":
             raise CommandError(Exit.NOT_SERVING, f"{status['state']}: {status['reason']}")
-        found["start_s"] = round(time.monotonic() - begun, 1)
+        result["start_s"] = round(time.monotonic() - begun, 1)
         status = client.ask("status")
-        found["forecast"], found["degraded"] = status["forecast"], status["degraded"]
-        found["failure"] = status["last_failure"]
-        found["unused"] = unused_kernels(status["reported"])
+        result["forecast"], result["degraded"] = status["forecast"], status["degraded"]
+        result["failure"] = status["last_failure"]
+        result["unused"] = unused_kernels(status["reported"])
         served = target.find(client, None)
         order = BenchOrder(
-            target.lengths(served, None, wanted.prompts, wanted.tokens), wanted.at_once,
-            wanted.rounds, wanted.tokens, wanted.seed, uuid.uuid4().hex[:12],
+            target.lengths(served, None, asked.prompts, asked.tokens), asked.at_once,
+            asked.rounds, asked.tokens, asked.seed, uuid.uuid4().hex[:12],
         )  # fmt: skip
-        found["bench"], cut = bench.measured(client, served, order)
+        result["bench"], cut = bench.measure(client, served, order)
         if cut is not None:
             raise cut.error or KeyboardInterrupt
-        found["state"] = "measured"
+        result["state"] = "measured"
     finally:
         with contextlib.suppress(CommandError):
-            found["events"] = [one["text"] for one in client.ask("events")["events"]]
+            result["events"] = [event["text"] for event in client.ask("events")["events"]]

@@ -18,7 +18,7 @@ KERNELS = "kernels"
 
 
 class FieldtestResults:
-    """The results in a folder; those of another subject are dropped, except the kernels'.
+    """The results in a folder; results of another subject are dropped, except the kernels'.
 
     `subject` identifies what is tested: configuration, releases, cards. It must match completely.
     """

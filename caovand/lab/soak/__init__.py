@@ -37,35 +37,33 @@ CLIENTS = 4
 def hours(text: str) -> float:
     """Parse a number of hours."""
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of hours such as 8") from None
-    if not math.isfinite(found) or not MIN_HOURS <= found <= MAX_HOURS:
+    if not math.isfinite(value) or not MIN_HOURS <= value <= MAX_HOURS:
         raise argparse.ArgumentTypeError(
             f"{text!r}: the hours must be from {MIN_HOURS:g} to {MAX_HOURS:g}"
         )
-    return found
+    return value
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("hours", type=hours, metavar="HOURS", help="how long, such as 8 or 0.5")
     add_load(parser, CLIENTS, who="clients", seeded="what the clients do")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """soak."""
     known = texts()
     begun = time.time()
     with connect(args) as client:
-        found = target.find(client, args.api_key_file, "soak")
+        tested = target.find(client, args.api_key_file, "soak")
         order = SoakOrder(args.hours * 3600, args.at_once, args.seed, uuid.uuid4().hex[:12])
         screen = Screen(sys.stderr)
         try:
-            soak = Soak(client, found, order, prompts.passages(known), screen)
+            soak = Soak(client, tested, order, prompts.passages(known), screen)
             seen = soak.run()
         except (Unanswered, Degenerate) as problem:
-            raise _explained(problem) from problem
+            raise _explain_failure(problem) from problem
         except ProblemError as problem:
             raise CommandError(
                 Exit.FAILED, problem.problem.message, problem.problem.remedy
@@ -77,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         "kind": "soak",
         "at": begun,
         "version": __version__,
-        **found.described,
+        **tested.described,
         "hours": args.hours,
         "at_once": args.at_once,
         "seed": args.seed,
@@ -103,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     return Exit.DONE if verdict.has_passed(checks) else Exit.FAILED
 
 
-def _explained(problem: Exception) -> CommandError:
+def _explain_failure(problem: Exception) -> CommandError:
     """The error message for a failed first request."""
     if isinstance(problem, BadStatus) and problem.status in BAD_KEY:
         return CommandError(
@@ -130,6 +128,7 @@ VERB = Verb(
     " failed.",
     epilog="example: caovanctl soak 8 --at-once 8",
     arguments=arguments,
+    json="print the result as JSON",
     run=run,
     effects=True,
 )

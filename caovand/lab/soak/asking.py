@@ -64,7 +64,7 @@ class Requester:
             done = reply.answered
             counts = (done.prompt_tokens, done.tokens) if done else (0, 0)
             return SoakReply(reply.text, reply.finish, *counts, done)
-        document = self._whole(prompt, tokens, **more)
+        document = self._request_whole(prompt, tokens, **more)
         read = count_in(document, "usage", "prompt_tokens")
         made = count_in(document, "usage", "completion_tokens")
         if read is None or not made:
@@ -74,31 +74,33 @@ class Requester:
     def greedy(self, prompt: str) -> GreedyAnswer:
         """Request the greedy answer to a known prompt; raises Unanswered and canary.Degenerate."""
         api = self.target.api
-        document = self._whole(prompt, KNOWN_TOKENS, **({"logprobs": 2} if api.logprobs else {}))
-        found = canary.read(json.dumps(document), KNOWN_TOKENS) if api.logprobs else None
-        return found or known.as_words(choice(document)[0])
+        document = self._request_whole(
+            prompt, KNOWN_TOKENS, **({"logprobs": 2} if api.logprobs else {})
+        )
+        answer = canary.read(json.dumps(document), KNOWN_TOKENS) if api.logprobs else None
+        return answer or known.as_words(choice(document)[0])
 
     def learn(self, limits: Limits) -> list[KnownPrompt]:
         """Request all known prompts; raises like `greedy`."""
-        return [self._learned(number, length) for number, length in enumerate(lengths(limits))]
+        return [self._learn(number, length) for number, length in enumerate(lengths(limits))]
 
-    def _learned(self, number: int, length: int) -> KnownPrompt:
+    def _learn(self, number: int, length: int) -> KnownPrompt:
         prompt = self.sized.prompt(length, KNOWN_NUMBER + number)
         answers = [self.greedy(prompt) for _ in range(KNOWN_TIMES)]
         return KnownPrompt(prompt, tuple(dict.fromkeys(answers)), len(set(answers[1:])) == 1)
 
-    def compare(self, one: KnownPrompt) -> Difference | None:
+    def compare(self, prompt: KnownPrompt) -> Difference | None:
         """Request a known prompt again and compare the answer; raises like `greedy`."""
-        return known.difference(one.answers, self.greedy(one.prompt))
+        return known.difference(prompt.answers, self.greedy(prompt.prompt))
 
-    def _whole(self, prompt: str, tokens: int, **more: Any) -> Mapping[str, Any]:
+    def _request_whole(self, prompt: str, tokens: int, **more: Any) -> Mapping[str, Any]:
         try:
-            found = json.loads(self.streams.whole(prompt, tokens, **more))
+            document = json.loads(self.streams.complete(prompt, tokens, **more))
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            document = None
+        if not isinstance(document, dict):
             raise Unanswered("an answer that is not a JSON object")
-        return found
+        return document
 
 
 def lengths(limits: Limits) -> tuple[int, ...]:

@@ -120,8 +120,8 @@ class SoakClients:
 
     def _do(self, todo: ClientTask) -> None:
         if todo.kind is TaskKind.KNOWN:
-            one = self.known[todo.known]
-            difference = self._asking.compare(one)
+            known = self.known[todo.known]
+            difference = self._asking.compare(known)
             at_s = round(self._ledger.now(), 3)
             self._ledger.compare(AnswerComparison(at_s, todo.known, False, False, difference))
             self._ledger.answered(todo.kind.value, KNOWN_TOKENS)
@@ -156,7 +156,7 @@ class SoakClients:
         """Whether the next turn of a conversation fits the context."""
         target = self._asking.target
         if target.api.tokenize is not None:
-            tokens = self._asking.sized.counted(history)
+            tokens = self._asking.sized.count_tokens(history)
         else:  # tokenizing an answer's text may yield more tokens than were generated
             tokens = last.prompt_tokens + BYTES_PER_TOKEN * (todo.answer_tokens + TURN_CHARS)
         return tokens + todo.answer_tokens < (target.context or self.limits.long)
@@ -178,12 +178,12 @@ class SoakClients:
 
 def _of_schema(text: str) -> bool:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         return False
     return (
-        isinstance(found, dict)
-        and found.keys() == {"kind", "fiction"}
-        and found["kind"] in SCHEMA["properties"]["kind"]["enum"]  # type: ignore[index]
-        and isinstance(found["fiction"], bool)
+        isinstance(document, dict)
+        and document.keys() == {"kind", "fiction"}
+        and document["kind"] in SCHEMA["properties"]["kind"]["enum"]  # type: ignore[index]
+        and isinstance(document["fiction"], bool)
     )

@@ -39,7 +39,7 @@ the limit is a sixtieth of the soak."""
 MIN_GAP_S, MAX_GAP_S = 3.0, 600.0
 """Seconds between quiet moments."""
 MAX_LATE_S = 120.0
-"""How long to wait for the last answers."""
+"""The time to wait for the last answers."""
 TICK_S = 0.05
 SPEED_SAMPLES = 60
 """Samples over which the displayed speed is averaged."""
@@ -49,7 +49,8 @@ FINAL_STATES = ("FAILED", "STOPPED")
 
 @dataclass(frozen=True)
 class SoakOrder:
-    """How long, how many clients; `salt` begins every prompt and differs between runs."""
+    """The duration and the number of clients; `salt` begins every prompt and differs between
+    runs."""
 
     seconds: float
     at_once: int
@@ -135,9 +136,9 @@ class Soak:
             self._until(self._idle)
             self._until(lambda: self._finished() or bool(self._watch.status["served"]))
             if not self._finished():
-                self._guarded(self._use_quiet_moment)
+                self._run_guarded(self._use_quiet_moment)
         if self._clients.idle(0.0) and not self._over:
-            self._guarded(self._compare_all)
+            self._run_guarded(self._compare_all)
 
     def _finished(self) -> bool:
         return self._over or self._ledger.now() >= self._order.seconds
@@ -167,7 +168,7 @@ class Soak:
             self._over |= self._clients.crash is not None
             time.sleep(TICK_S)
 
-    def _guarded(self, ask: Callable[[], None]) -> None:
+    def _run_guarded(self, ask: Callable[[], None]) -> None:
         """Send a request while no other is running; record a failure like any client's."""
         try:
             ask()
@@ -198,11 +199,11 @@ class Soak:
 
     def _compare(self, number: int) -> None:
         """Request a known prompt twice in a row."""
-        one = self._clients.known[number]
-        for again in (False, one.repeats):
-            found = self._asking.compare(one)
+        prompt = self._clients.known[number]
+        for again in (False, prompt.repeats):
+            comparison = self._asking.compare(prompt)
             at_s = round(self._ledger.now(), 3)
-            self._ledger.compare(AnswerComparison(at_s, number, True, again, found))
+            self._ledger.compare(AnswerComparison(at_s, number, True, again, comparison))
             self._ledger.answered("known", asking.KNOWN_TOKENS)
 
     def _pace(self) -> AnswerTimes:

@@ -59,12 +59,12 @@ class SoakLedger:
             if not self._over:
                 self.errors.append(Mishap(round(self.now(), 3), kind, text))
 
-    def compare(self, found: AnswerComparison) -> None:
+    def compare(self, comparison: AnswerComparison) -> None:
         """Record an answer to a known prompt."""
         with self._lock:
-            self.compared.append(found)
+            self.compared.append(comparison)
 
-    def pace(self, found: AnswerTimes, *, alone: bool) -> None:
+    def pace(self, times: AnswerTimes, *, alone: bool) -> None:
         """Record the times of an answer."""
         with self._lock:
-            (self.paces if alone else self.loaded).append(found)
+            (self.paces if alone else self.loaded).append(times)

@@ -30,12 +30,14 @@ SHOWN = {
 
 def document(seen: SoakRecord, checks: Sequence[SoakCheck]) -> dict[str, Any]:
     """All observations and conclusions as a document."""
-    found = asdict(seen)
-    found["compared"] = [one for one in found["compared"] if one["difference"]]
-    found["known_asked"] = len(seen.compared)
-    found["errors"] = found["errors"][:MAX_ERRORS]
-    found["error_count"] = len(seen.errors)
-    return {"passed": has_passed(checks), "checks": [asdict(one) for one in checks], **found}
+    figures = asdict(seen)
+    figures["compared"] = [
+        comparison for comparison in figures["compared"] if comparison["difference"]
+    ]
+    figures["known_asked"] = len(seen.compared)
+    figures["errors"] = figures["errors"][:MAX_ERRORS]
+    figures["error_count"] = len(seen.errors)
+    return {"passed": has_passed(checks), "checks": [asdict(check) for check in checks], **figures}
 
 
 def lines(

@@ -31,7 +31,7 @@ class SoakWatch:
     @property
     def rungs(self) -> tuple[str, ...]:
         """The rungs taken since `begin`."""
-        return tuple(one for one in self.status["rungs"] if one not in self._rungs)
+        return tuple(rung for rung in self.status["rungs"] if rung not in self._rungs)
 
     def sample(self) -> Mapping[str, Any]:
         """Take a sample; return the daemon's status."""

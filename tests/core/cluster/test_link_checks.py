@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.cluster.checks import compare
-from caovand.core.cluster.link import LARGE_PACKETS_LOST, LinkState
-from caovand.core.cluster.link_checks import pair_checks, rate
+from caovand.core.cluster.checks import Measurements, Requirements, compare
+from caovand.core.cluster.link import LARGE_PACKETS_LOST, LinkState, ProbeReport, Trial
+from caovand.core.cluster.link_checks import rate
 from caovand.core.facts.checks import CheckResult
-from tests.core.cluster.test_messages import shown
+from tests.core.cluster.test_messages import failures, results, shown
 from tests.core.nodes import HEAD, WORKER, none_fails
 
-LINK = LinkState(
-    "10.0.0.1", 7071, connect_s=0.0001, own="10.0.0.2", seen="10.0.0.2", joined="10.0.0.1",
-    meets="10.0.0.1",
-)  # fmt: skip
+REPORT = ProbeReport("token", own="10.0.0.2", seen="10.0.0.2", joined="10.0.0.1")
+LINK = LinkState("10.0.0.1", 7071, "10.0.0.1", connect_s=0.0001, report=REPORT)
 SILENT = "no answer within 4 s"
 TO_HEAD = "gpu2 cannot connect to head1 at port 7071 of 10.0.0.1, where ranks meet: "
 TO_WORKER = "head1 cannot connect to gpu2 at 10.0.0.2"
@@ -32,11 +30,18 @@ def found(
     worker: dict[str, Any] | None = None,
     *,
     sums: bool = False,
-    **link: Any,
+    bound: str = LINK.bound,
+    **report: Any,
 ) -> tuple[CheckResult, ...]:
-    """What is found over a link with these changes."""
+    """What is found over a link whose worker reports these changes.
+
+    The trials that failed are named by keywords, such as `reach_worker`.
+    """
+    trials = {trial.replace("-", "_"): trial for trial in get_args(Trial)}
+    failures = {trials[name]: report.pop(name) for name in [*report] if name in trials}
+    link = replace(LINK, bound=bound, failures=failures, report=replace(REPORT, **report))
     one, other = replace(HEAD, **(head or {})), replace(WORKER, **(worker or {}))
-    return compare(one, other, 0.0003, 0.0, replace(LINK, **link), sums)
+    return compare(one, other, Measurements(0.0003, 0.0, link), Requirements(sums))
 
 
 def test_what_is_known_of_a_good_link_is_named() -> None:
@@ -76,13 +81,13 @@ def test_what_is_known_of_a_good_link_is_named() -> None:
 def test_a_worker_that_cannot_be_reached_is_told_how_to_open(
     firewall: str, guard: str, fix: str
 ) -> None:
-    (only,) = results = found(worker={"firewall": firewall}, to_worker=SILENT)
+    (only,) = results = found(worker={"firewall": firewall}, reach_worker=SILENT)
     assert only == CheckResult("cluster", "FAIL", f"{ON_FREE_PORTS}{guard}", f"on gpu2: {fix}")
     assert not none_fails(results)
 
 
 def test_a_head_that_cannot_be_reached_opens_for_the_address_that_comes() -> None:
-    (only,) = found({"firewall": "ufw"}, to_head=SILENT)
+    (only,) = found({"firewall": "ufw"}, reach_rendezvous=SILENT)
     assert only.text == f"{TO_HEAD}{SILENT}; ufw is on there"
     assert only.remedy == "on head1: sudo ufw allow from 10.0.0.2"
 
@@ -108,13 +113,13 @@ def test_a_head_opens_for_both_addresses_of_a_worker_on_two_networks(
 ) -> None:
     """One comes to where ranks meet; the other is that of its own [cluster] interface."""
     worker = {"address": "192.168.9.2", "interface": "ib0"}
-    (only,) = found({"firewall": firewall}, worker, to_head=SILENT, seen="")
+    (only,) = found({"firewall": firewall}, worker, reach_rendezvous=SILENT, seen="")
     assert only.remedy == f"on head1: {fix}"
 
 
 def test_a_worker_that_did_not_come_is_not_said_to_be_seen_or_reached_anywhere() -> None:
     worker = {"address": "192.168.9.2", "interface": "ib0"}
-    _, back = found(None, worker, to_head=SILENT, to_worker=SILENT, seen="")
+    _, back = found(None, worker, reach_rendezvous=SILENT, reach_worker=SILENT, seen="")
     assert back.text == (
         "head1 cannot connect to gpu2 at 192.168.9.2, where ranks listen on free ports: no answer"
         " within 4 s"
@@ -122,20 +127,20 @@ def test_a_worker_that_did_not_come_is_not_said_to_be_seen_or_reached_anywhere()
 
 
 def test_both_ways_are_named_at_once() -> None:
-    assert [one.remedy[:8] for one in found(to_head=SILENT, to_worker=SILENT)] == [
+    assert [one.remedy[:8] for one in found(reach_rendezvous=SILENT, reach_worker=SILENT)] == [
         "on head1", "on gpu2:",
     ]  # fmt: skip
 
 
 def test_addresses_of_ip_6_are_let_in_as_such() -> None:
     (only,) = found(
-        {"address": "fd00::1"}, {"firewall": "nftables"}, to_worker=SILENT, meets="fd00::1"
+        {"address": "fd00::1"}, {"firewall": "nftables"}, reach_worker=SILENT, bound="fd00::1"
     )
     assert "add `ip6 saddr fd00::1 accept`" in only.remedy
 
 
 def test_a_worker_behind_nat_is_named_by_both_addresses() -> None:
-    (only,) = found(to_worker=SILENT, own="172.17.0.2", seen="10.0.0.9")
+    (only,) = found(reach_worker=SILENT, own="172.17.0.2", seen="10.0.0.9")
     assert only.text == (
         f"{TO_WORKER}: {SILENT}. Its own connections come from 10.0.0.9: gpu2 is behind NAT, as a"
         " container with a network of its own"
@@ -148,7 +153,7 @@ def test_nat_that_keeps_nobody_out_is_no_finding() -> None:
 
 
 def test_a_head_that_is_joined_at_another_address_than_it_names() -> None:
-    (only,) = found(to_head=SILENT, meets="172.17.0.2")
+    (only,) = found(reach_rendezvous=SILENT, bound="172.17.0.2")
     assert only.text == (
         f"{TO_HEAD}{SILENT}. It joined at 10.0.0.1: head1 has two addresses, or is behind NAT as a"
         " container with a network of its own"
@@ -159,7 +164,7 @@ def test_a_head_that_is_joined_at_another_address_than_it_names() -> None:
 
 
 def test_a_head_whose_free_ports_are_closed_opens_more_than_the_one_where_ranks_meet() -> None:
-    (only,) = found({"firewall": "ufw"}, to_own=SILENT)
+    (only,) = found({"firewall": "ufw"}, reach_head=SILENT)
     assert only == CheckResult(
         "cluster", "FAIL",
         "gpu2 cannot connect to head1 at 10.0.0.1, where ranks listen on free ports: no answer"
@@ -172,7 +177,7 @@ OTHER = {"address": "172.17.0.1", "interface": "docker0"}
 
 
 def test_a_head_whose_ranks_would_listen_where_no_worker_gets_to() -> None:
-    (only,) = found(OTHER, to_own="Connection refused")
+    (only,) = found(OTHER, reach_head="Connection refused")
     assert only == CheckResult(
         "cluster", "FAIL",
         "gpu2 cannot connect to head1 at 172.17.0.1 of docker0, where ranks listen on free ports:"
@@ -184,7 +189,7 @@ def test_a_head_whose_ranks_would_listen_where_no_worker_gets_to() -> None:
 
 
 def test_a_worker_whose_ranks_would_listen_where_the_head_does_not_get_to() -> None:
-    (only,) = found(worker=OTHER, to_worker=SILENT)
+    (only,) = found(worker=OTHER, reach_worker=SILENT)
     assert only == CheckResult(
         "cluster", "FAIL",
         "head1 cannot connect to gpu2 at 172.17.0.1 of docker0, where ranks listen on free ports:"
@@ -193,28 +198,28 @@ def test_a_worker_whose_ranks_would_listen_where_the_head_does_not_get_to() -> N
         " where docker0 does join them: let its firewall, and any on the way, accept all TCP from"
         " 10.0.0.1: `sudo nft list ruleset` shows the rules there",
     )  # fmt: skip
-    (only,) = found(worker=OTHER, to_worker=SILENT, seen="10.0.0.9")
+    (only,) = found(worker=OTHER, reach_worker=SILENT, seen="10.0.0.9")
     assert "behind NAT" in only.text
 
 
 def test_an_interface_of_the_heads_own_is_no_reason_for_a_closed_port() -> None:
-    (only,) = found({**OTHER, "firewall": "ufw"}, to_head=SILENT)
+    (only,) = found({**OTHER, "firewall": "ufw"}, reach_rendezvous=SILENT)
     assert only.text == f"{TO_HEAD}{SILENT}; ufw is on there"
     assert only.remedy == "on head1: sudo ufw allow from 10.0.0.2"
 
 
 def test_packets_that_are_lost_for_their_size() -> None:
-    (up,) = found(to_own=LARGE_PACKETS_LOST)
+    (up,) = found(reach_head=LARGE_PACKETS_LOST)
     assert (up.verdict, up.text, up.remedy) == (
         "FAIL",
         "head1 gets no data from gpu2, though they connect: packets of 9000 bytes, the MTU of eth0,"
         " seem to be lost on the way",
         "on gpu2: sudo ip link set eth0 mtu 1500, or less over a tunnel",
     )
-    assert found(to_own=LARGE_PACKETS_LOST, to_head=LARGE_PACKETS_LOST) == (up,), (
+    assert found(reach_head=LARGE_PACKETS_LOST, reach_rendezvous=LARGE_PACKETS_LOST) == (up,), (
         "once for both ports"
     )
-    (down,) = found(to_worker=LARGE_PACKETS_LOST)
+    (down,) = found(reach_worker=LARGE_PACKETS_LOST)
     assert down.remedy.startswith("on head1: ")
 
 
@@ -251,30 +256,8 @@ def test_a_rate_is_written_as_interfaces_are() -> None:
 
 
 links = st.builds(
-    LinkState, shown, st.integers(0, 65535), shown, shown, st.floats(0, 1e3), shown, shown, shown,
-    *[st.just("") | shown] * 3, shown, *[st.just("") | shown] * 2,
-)  # fmt: skip
-
-
-def between(**link: Any) -> list[CheckResult]:
-    """What is found between two workers, of which the second has a firewall."""
-    one = replace(WORKER, name="gpu3", address="10.0.0.3")
-    guarded = replace(WORKER, firewall="ufw")
-    return list(pair_checks(guarded, one, replace(LINK, **link)))
-
-
-def test_the_link_of_two_workers_is_named_by_both() -> None:
-    assert between() == []
-    assert list(pair_checks(HEAD, WORKER, None)) == []
-    (only,) = between(to_head=SILENT)
-    text = "gpu3 cannot connect to gpu2 at 10.0.0.2, where ranks listen on free ports: "
-    assert only.text == f"{text}{SILENT}; ufw is on there"
-    assert only.remedy == "on gpu2: sudo ufw allow from 10.0.0.3"
-    (only,) = between(to_worker=SILENT)
-    assert only.text.startswith("gpu2 cannot connect to gpu3 at 10.0.0.3, ")
-    assert only.remedy.startswith("on gpu3: let its firewall")
-    (only,) = between(to_head=LARGE_PACKETS_LOST)
-    assert only.text.startswith("gpu2 gets no data from gpu3, though they connect: ")
+    LinkState, shown, st.integers(0, 65535), shown, failures, st.floats(0, 1e3), results
+)
 
 
 IN_USE = "Address already in use"
@@ -285,33 +268,33 @@ LISTENS = "head1 cannot listen at port 7071 of 10.0.0.1, where ranks meet: "
     ("link", "text", "remedy"),
     [
         (
-            {"head_deaf": IN_USE}, f"{LISTENS}{IN_USE}",
+            {"listen_rendezvous": IN_USE}, f"{LISTENS}{IN_USE}",
             "on head1: end what has the port, which `sudo ss -ltnp sport = :7071` names; or set"
             " another port in [cluster] head on every node",
         ),
         (
-            {"head_deaf": "Permission denied"}, f"{LISTENS}Permission denied",
+            {"listen_rendezvous": "Permission denied"}, f"{LISTENS}Permission denied",
             "on head1: set a port above 1023 in [cluster] head on every node",
         ),
         (
-            {"head_deaf": "Cannot assign requested address"},
+            {"listen_rendezvous": "Cannot assign requested address"},
             f"{LISTENS}Cannot assign requested address",
             "on head1: set [cluster] head to an address of this machine",
         ),
         (
-            {"worker_deaf": "Cannot assign requested address"},
+            {"listen_worker": "Cannot assign requested address"},
             "gpu2 cannot listen at its own address 10.0.0.2, as ranks will: Cannot assign requested"
             " address",
             "on gpu2: see that eth0 is up and has it: `ip address show eth0`",
         ),
         (
-            {"own_deaf": "Cannot assign requested address"},
+            {"listen_head": "Cannot assign requested address"},
             "head1 cannot listen at its own address 10.0.0.1, as ranks will: Cannot assign"
             " requested address",
             "on head1: see that eth0 is up and has it: `ip address show eth0`",
         ),
         (
-            {"unreported": "gpu2 reported nothing for 60 s"},
+            {"report": "gpu2 reported nothing for 60 s"},
             "nothing is known of the link to gpu2: gpu2 reported nothing for 60 s",
             "on gpu2: `journalctl -u caovan` names the cause; sudo systemctl restart caovan",
         ),
@@ -328,6 +311,6 @@ def test_what_is_no_firewalls_fault_has_a_fix_of_its_own(
 @given(links, st.booleans(), st.sampled_from(["", "ufw", "firewalld", "nftables", "other"]))
 def test_any_link_can_be_judged(link: LinkState, sums: bool, firewall: str) -> None:
     head, worker = (replace(node, firewall=firewall) for node in (HEAD, WORKER))
-    results = compare(head, worker, 0.0003, 0.0, link, sums)
+    results = compare(head, worker, Measurements(0.0003, 0.0, link), Requirements(sums))
     assert none_fails(results) is link.works
     assert all("\n" not in one.text + one.remedy for one in results)

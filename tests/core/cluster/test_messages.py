@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.cluster import messages
-from caovand.core.cluster.link import PortCheck, PortCheckReport
+from caovand.core.cluster.link import Probe, ProbeReport, Trial
 from caovand.core.cluster.messages import Order, Report
 from caovand.core.document import BadDocument
 from caovand.core.healing.failure import FAILURES, Finding
@@ -41,17 +41,10 @@ plans = st.builds(
 finite = st.floats(0, 1e9)
 shown = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=20)
 ports = st.integers(0, 65535)
-probes = st.builds(PortCheck, shown, st.dictionaries(shown, st.tuples(shown, ports), max_size=3))
-results = st.builds(
-    PortCheckReport,
-    shown,
-    ports,
-    shown,
-    st.dictionaries(shown, shown, max_size=3),
-    shown,
-    shown,
-    shown,
-)
+places = st.tuples(shown, ports)
+probes = st.builds(Probe, shown, places, places)
+failures = st.dictionaries(st.sampled_from(get_args(Trial)), shown)
+results = st.builds(ProbeReport, shown, ports, failures, shown, shown, shown)
 orders = st.builds(
     Order, texts, texts, st.none() | plans, st.integers(0, 64), st.booleans(), texts, texts, finite,
     texts, texts, texts, st.booleans(), progress=st.none() | st.floats(0, 1),
@@ -79,7 +72,7 @@ reports = st.builds(
     clock=finite,
     echo=finite,
     held_s=finite,
-    reached=st.none() | results,
+    probe=st.none() | results,
 )
 
 
@@ -106,7 +99,7 @@ def test_a_report_with_any_other_part_is_refused_or_read(
 ) -> None:
     document = json.loads(messages.encode_report(report))
     part = data.draw(st.sampled_from(sorted(document)))
-    if part == "reached" and document[part] and data.draw(st.booleans()):
+    if part == "probe" and document[part] and data.draw(st.booleans()):
         document[part][data.draw(st.sampled_from(sorted(document[part])))] = other
     else:
         document[part] = other

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.cluster.checks import compare
+from caovand.core.cluster.checks import Measurements, Requirements, compare
 from caovand.core.cluster.link import LinkState
 from caovand.core.cluster.rdma import no_rdma
 from caovand.core.facts.checks import CheckResult
@@ -15,6 +15,8 @@ from tests.core.nodes import HEAD, WORKER
 
 FABRIC = {"mlx5_0": "InfiniBand"}
 ROCE = {"mlx5_1": "Ethernet"}
+NEAR = Measurements(0.0003, 0.0)
+LINKED = Measurements(0.0003, 0.0, LinkState("10.0.0.1", 7071))
 
 
 @pytest.mark.parametrize(
@@ -36,19 +38,18 @@ def test_nodes_share_a_fabric_or_it_is_named_why_not(
 
 
 def found(head: dict[str, Any], worker: dict[str, Any]) -> tuple[CheckResult, ...]:
-    return compare(replace(HEAD, **head), replace(WORKER, **worker), 0.0003, 0.0)
+    return compare(replace(HEAD, **head), replace(WORKER, **worker), NEAR, Requirements())
 
 
 def linked(
     head: dict[str, str], worker: dict[str, str], tcp_only: bool = False, **more: Any
 ) -> tuple[CheckResult, ...]:
     """What is found over gigabit Ethernet between nodes with these devices."""
-    link = LinkState("10.0.0.1", 7071)
     nodes = (
         replace(HEAD, rdma=head, speed_mbit=1000, **more),
         replace(WORKER, rdma=worker, speed_mbit=1000, **more),
     )
-    return compare(*nodes, 0.0003, 0.0, link, all_reduces=True, tcp_only=tcp_only)
+    return compare(*nodes, LINKED, Requirements(all_reduces=True, tcp_only=tcp_only))
 
 
 def test_a_slow_link_that_nccl_does_not_use_is_no_finding() -> None:
@@ -66,8 +67,7 @@ def test_a_slow_link_that_nccl_does_not_use_is_no_finding() -> None:
 
 def test_the_figures_name_no_device_that_nccl_does_not_use() -> None:
     nodes = replace(HEAD, rdma=FABRIC), replace(WORKER, rdma=FABRIC)
-    link = LinkState("10.0.0.1", 7071)
-    (only,) = compare(*nodes, 0.0003, 0.0, link, tcp_only=True)
+    (only,) = compare(*nodes, LINKED, Requirements(tcp_only=True))
     assert only.text.endswith("its ports are open both ways, 10.0 Gbit/s by its interfaces")
 
 

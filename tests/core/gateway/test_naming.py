@@ -36,7 +36,7 @@ NOTHING = Defaults()
     ],
 )
 def test_a_name_means_one_model_or_none(name: str, meant: ResolvedName | None) -> None:
-    assert NAMING.meant(name) == meant
+    assert NAMING.resolve(name) == meant
     assert NAMING.names == ("tiny", "qwen3:8b", "gpt-4o", "deep")
 
 

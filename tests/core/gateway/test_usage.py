@@ -31,7 +31,7 @@ def test_an_answer_s_own_usage_counts_however_it_is_cut(usage: bytes, pieces: in
     meter, answer = Meter(), CHUNK * 100 + usage
     for start in range(0, len(answer), pieces):
         meter.take(answer[start : start + pieces])
-    assert meter.used(999) == KeyUsage(7, 2, estimated=False)
+    assert meter.usage(999) == KeyUsage(7, 2, estimated=False)
 
 
 def test_without_usage_events_or_bytes_count() -> None:
@@ -39,8 +39,8 @@ def test_without_usage_events_or_bytes_count() -> None:
     for _ in range(5):
         stream.take(CHUNK)
     whole.take(b"x" * 40)
-    assert stream.used(100) == KeyUsage(25, 5, estimated=True)
-    assert whole.used(0) == KeyUsage(0, 10, estimated=True)
+    assert stream.usage(100) == KeyUsage(25, 5, estimated=True)
+    assert whole.usage(0) == KeyUsage(0, 10, estimated=True)
 
 
 def test_a_key_s_limits_end_by_themselves() -> None:
@@ -79,14 +79,14 @@ def test_no_use_is_forgotten_or_counted_twice(used: list[Any], most: int) -> Non
     ledger, seen = Ledger(), Ledger()
     ledger.put_back(used)
     failed = False
-    while taken := ledger.taken(most):
+    while taken := ledger.take(most):
         assert len(taken) <= most
         if failed := not failed:
             ledger.put_back(taken)  # a report that did not arrive
-            taken = ledger.taken(most)
+            taken = ledger.take(most)
         seen.put_back(taken)
     totals = [sum(row[2] for row in used), sum(row[4] for row in used)]
-    found = seen.taken(1000)
+    found = seen.take(1000)
     assert [sum(row[2] for row in found), sum(row[4] for row in found)] == totals
 
 

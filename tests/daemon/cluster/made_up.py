@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,18 +16,18 @@ from typing import Any, cast
 import pytest
 
 from caovand.adapters import node_facts
+from caovand.adapters.engine.pump import Ring
 from caovand.adapters.incidents import Incidents
 from caovand.adapters.network.cluster_key import KeyPairs
 from caovand.adapters.network.http import Endpoint
 from caovand.core.cluster import messages
 from caovand.core.cluster.evidence import MARK
-from caovand.core.cluster.link import LinkState as Known
+from caovand.core.cluster.link import LinkState
 from caovand.core.cluster.messages import Order, Report
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.node_document import to_document
 from caovand.core.config.parser import parse
 from caovand.core.config.schema import Config, WatchSection
-from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, Node
 from caovand.core.facts.network import Network
 from caovand.core.healing.failure import Finding
@@ -39,12 +38,13 @@ from caovand.core.lifecycle.events import EndChild, Inspect, LifecycleEvent, Spa
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
-from caovand.daemon.cluster import head, here, part, selection, worker, workers
-from caovand.daemon.cluster.head import Head
-from caovand.daemon.cluster.links import Links, Peer
+from caovand.daemon.cluster import head, here, part, selection, team, worker, workers
+from caovand.daemon.cluster.head import HeadPart
+from caovand.daemon.cluster.links import Links
 from caovand.daemon.cluster.part import Part
-from caovand.daemon.cluster.selection import Quorum
-from caovand.daemon.cluster.worker import Worker
+from caovand.daemon.cluster.team import Quorum
+from caovand.daemon.cluster.worker import WorkerPart
+from caovand.daemon.cluster.workers import Worker
 from caovand.daemon.records.chronicle import Then
 from caovand.daemon.start.inspection import StartObstacle
 from caovand.daemon.start.inspector import MAX_REPLANS
@@ -99,20 +99,18 @@ class Link:
         """Nothing is open."""
 
 
-GOOD = Known("10.0.0.1", 7071, connect_s=1e-4)
+GOOD = LinkState("10.0.0.1", 7071, connect_s=1e-4)
+CLOSED = replace(GOOD, failures={"reach-worker": "no answer"})
 
 
 class Checked(Links):
-    """Links that work without a check, but for those that are `broken`, by their nodes."""
+    """Links that work without a probe, but for those of workers that are `broken`."""
 
-    broken: frozenset[frozenset[str]] = frozenset()
+    broken: frozenset[str] = frozenset()
 
-    async def check(self, own: str, peers: Sequence[Peer]) -> None:
-        boots = {"n1": "", **{peer.name: peer.boot for peer in peers}}
-        for one, other in combinations(boots, 2):
-            ends = {one: boots[one], other: boots[other]}
-            fails = frozenset(ends) in self.broken
-            self._keep(ends, replace(GOOD, to_worker="no answer" if fails else ""))
+    async def check(self, own: str, workers: Collection[Worker]) -> None:
+        for one in workers:
+            self._workers.keep_link(one, CLOSED if one.name in self.broken else GOOD)
 
 
 class Coming:
@@ -122,7 +120,7 @@ class Coming:
         self._slot, self._again = slot, again
 
     async def inspect(self) -> Inventory:
-        return await self._slot.hooks.inspect()
+        return await self._slot.inspect()
 
     async def plan(
         self, others: tuple[Node, ...] = (), link: Network | None = None
@@ -163,46 +161,32 @@ class Slot:
         self.planned_over: list[Network | None] = []
         self.meanwhile: list[Callable[[], None]] = []
         self.left = ""
-        self.idle = True
-        self.pids: list[int] = []
         self.samples: list[GpuSample] = []
-        self.forecast: MemoryEstimate | None = None
-        self.reported: dict[str, Any] = {}
+        self.run = SimpleNamespace(
+            child=None, watching=SimpleNamespace(serves=self.serves), ring=Ring(10), busy=False,
+            forecast=None, reported={}, samples=lambda: self.samples,
+        )  # fmt: skip
+        self.figures = SimpleNamespace(idle=True)
         self.ends = asyncio.Event()
         self.ends.set()
         self.part = Part()
         self.served = 0
-        self.incidents = Incidents(Path("/nowhere"))
+        self.engine, self.mode, self.apply_operator_event = ENGINE, ("auto", ""), self.apply
+        self.directories = SimpleNamespace(cache=Path(), runtime=Path())
+        self.planner = SimpleNamespace(inspect_for=self.inspect, adopt=lambda *_: None)
+        store = Incidents(Path("/nowhere"))
+        self.failures = SimpleNamespace(store=store, gather=self._gather)
         self.gathers: list[tuple[Finding | None, bool, Then, State]] = []
-        self._clock, self._config = clock, config
+        self._clock, self.config = clock, config
         self._working: set[asyncio.Task[None]] = set()
 
-    @property
-    def hooks(self) -> part.ClusterSlotProtocol:
-        hooks = SimpleNamespace(
-            config=lambda: self._config,
-            engine=ENGINE,
-            cache=Path(),
-            runtime=Path(),
-            apply=self.apply,
-            command=self.apply,
-            notice=lambda kind, text: self.notices.append(text),
-            snapshot=lambda: self.snapshot,
-            inspect=self._inventory,
-            adopt=lambda plan, machine: (plan, Endpoint("127.0.0.1", 1)),
-            serves=self.serves,
-            pids=lambda: self.pids,
-            lines=tuple,
-            idle=lambda: self.idle,
-            samples=lambda: self.samples,
-            forecast=lambda: self.forecast,
-            reported=lambda: self.reported,
-            incidents=self.incidents,
-            gather=lambda *asked: self.gathers.append((*asked, self.snapshot.state)),
-        )
-        return cast(part.ClusterSlotProtocol, hooks)
+    def notice(self, kind: str, text: str) -> None:
+        self.notices.append(text)
 
-    async def _inventory(self) -> Inventory:
+    def _gather(self, finding: Finding | None, stacks: bool, then: Then) -> None:
+        self.gathers.append((finding, stacks, then, self.snapshot.state))
+
+    async def inspect(self, *_: Any, **__: Any) -> Inventory:
         if self.obstacles:
             raise self.obstacles[0]
         return inventory()
@@ -266,7 +250,7 @@ class Slot:
 
     def reload(self, **more: Any) -> None:
         """Read a configuration with these further sections."""
-        self._config = configured(self._config.cluster.role, **more)
+        self.config = configured(self.config.cluster.role, **more)
         self.apply(events.Reconfigured(at=self._clock()))
 
     def stop(self) -> None:
@@ -304,7 +288,7 @@ class World:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.clock = Clock()
         self.links: list[Link] = []
-        for module in (head, worker, workers, here, selection):
+        for module in (head, worker, workers, here, selection, team):
             patch.setattr(module, "now", self.clock)
         for module in (head, worker, selection):
             patch.setattr(module, "EACH_S", EACH_S)
@@ -338,19 +322,19 @@ class World:
     async def head(self, nodes: int = 2, least: int | None = None, executor: str = "mp") -> AtHead:
         slot = self._slot("head")
         quorum = Quorum(nodes, least or nodes, WAIT_S)
-        one = Head(member("n1"), quorum, slot.hooks, executor)
+        one = HeadPart(member("n1"), quorum, cast(part.ClusterSlot, slot), executor)
         return AtHead(self.clock, slot, one, await self._begun(slot, one))
 
     async def worker(self, **more: Any) -> AtWorker:
         slot = self._slot("worker", **more)
-        one = Worker(member("n2"), slot.hooks)
+        one = WorkerPart(member("n2"), cast(part.ClusterSlot, slot))
         return AtWorker(self.clock, slot, one, await self._begun(slot, one))
 
 
 class AtHead:
     """A head, and the workers that a test plays."""
 
-    def __init__(self, clock: Clock, slot: Slot, part: Head, link: Link) -> None:
+    def __init__(self, clock: Clock, slot: Slot, part: HeadPart, link: Link) -> None:
         self.clock, self.slot, self.part, self.link = clock, slot, part, link
 
     def hear(self, name: str = "n2", **changes: Any) -> None:
@@ -392,7 +376,7 @@ class AtHead:
 class AtWorker:
     """A worker, and the head that a test plays."""
 
-    def __init__(self, clock: Clock, slot: Slot, part: Worker, link: Link) -> None:
+    def __init__(self, clock: Clock, slot: Slot, part: WorkerPart, link: Link) -> None:
         self.clock, self.slot, self.part, self.link = clock, slot, part, link
 
     def hear(self, **changes: Any) -> None:

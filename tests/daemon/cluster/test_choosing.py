@@ -41,7 +41,7 @@ def test_nothing_is_planned_while_a_worker_is_missing(world: World) -> None:
 
 def restarted(head: AtHead) -> None:
     head.link.ended.add(b"n2")
-    head.part._workers.by_name["n2"].gone = True
+    head.part._workers.by_name["n2"].disconnected = True
     head.hear("n2", boot="n2 again")
 
 

@@ -39,7 +39,7 @@ REPORT = {
 class OfSlot:
     """What is used of a slot; `asked` are the questions for evidence, answered by the test."""
 
-    incidents: Incidents
+    store: Incidents
     told: list[str] = field(default_factory=list)
     asked: list[tuple[Finding | None, bool, Then]] = field(default_factory=list)
 
@@ -60,7 +60,7 @@ def collecting(
     slot = OfSlot(Incidents(folder))
 
     async def scenario() -> None:
-        await test(slot, Collector(slot, lambda name: f"{name} is silent"))  # type: ignore[arg-type]
+        await test(slot, Collector(slot.store, slot.notice, lambda name: f"{name} is silent"))
 
     asyncio.run(scenario())
     return slot
@@ -68,11 +68,11 @@ def collecting(
 
 def stored(slot: OfSlot) -> GatheredEvidence:
     """The incident, as the recorder stores it."""
-    return GatheredEvidence(REPORT, {}, name=slot.incidents.write("hang", REPORT, {}))
+    return GatheredEvidence(REPORT, {}, name=slot.store.write("hang", REPORT, {}))
 
 
 def document(slot: OfSlot, rank: int) -> dict[str, Any]:
-    return dict(json.loads(slot.incidents.read(1, f"node-{rank}.json", 0, 1 << 20)))
+    return dict(json.loads(slot.store.read(1, f"node-{rank}.json", 0, 1 << 20)))
 
 
 def test_what_comes_before_and_after_the_incident_is_stored_is_added_and_asked_for_until_then(
@@ -90,7 +90,7 @@ def test_what_comes_before_and_after_the_incident_is_stored_is_added_and_asked_f
         assert one.ask("n2", ORDER) == ORDER
         assert one.ask("stranger", ORDER) == ORDER
         then(stored(slot))
-        await soon(lambda: "node-1.json" in slot.incidents.files(1))
+        await soon(lambda: "node-1.json" in slot.store.files(1))
         one.take("n3", frame("s"))
         await soon(lambda: slot.told)
         assert document(slot, 1)["log"] == ["first"]

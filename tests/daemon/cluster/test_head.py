@@ -284,9 +284,9 @@ def test_a_node_shows_what_its_engine_reports_of_memory_and_of_nccl(world: World
     async def story() -> None:
         head = await world.head()
         staged = plan(engine={"extra_args": ["--pipeline-parallel-size", "2"]})
-        found = head.slot.forecast = forecast(staged, inventory())
+        found = head.slot.run.forecast = forecast(staged, inventory())
         first, last = (dict(rank.parts)["weights"] / 1024 for rank in found.ranks)
-        head.slot.reported = {
+        head.slot.run.reported = {
             "kv_tokens": 9, "weights_gib": first, "stage_0_weights_gib": first, "kv_gib": 3.5,
             "nccl_0_1": "Socket/0", "nccl_0_2": "IB/0",
         }  # fmt: skip

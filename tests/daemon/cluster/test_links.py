@@ -7,17 +7,19 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from itertools import combinations
 
 import pytest
 
 from caovand.adapters.network.port_check import Connection, connect
-from caovand.core.cluster.link import LinkState, PortCheck
+from caovand.core.cluster.link import LinkState, Probe
+from caovand.core.cluster.messages import Report
 from caovand.core.facts.network import Network
 from caovand.daemon.cluster import links, prober
-from caovand.daemon.cluster.links import Links, Peer
-from caovand.daemon.cluster.part import Changed
+from caovand.daemon.cluster.links import Links
+from caovand.daemon.cluster.part import Signal
 from caovand.daemon.cluster.prober import Prober
+from caovand.daemon.cluster.team import network_of
+from caovand.daemon.cluster.workers import Worker, Workers
 from tests.core.nodes import HEAD, WORKER
 from tests.descriptors import descriptors, run
 from tests.patience import soon
@@ -34,31 +36,39 @@ class Nodes:
 
     def __init__(self, *names: str, host: str = HERE, joined: str = HERE) -> None:
         self.port = free_port()
-        self.woken = Changed()
-        self.links = Links("n1", host, self.port, self.woken)
-        self.peers = [Peer(name, "1", f"127.0.0.{at}") for at, name in enumerate(names, 2)]
+        self.woken = Signal()
+        self.roster = Workers("n1")
+        self.links = Links(self.roster, host, self.port, self.woken)
         head = f"{joined}:{self.port - 1}"
-        self.workers = {name: Prober(name, head, self.woken) for name in names}
+        self.probers = {name: Prober(head, self.woken) for name in names}
         self.mute: set[str] = set()
         self.own = HERE
+        for at, name in enumerate(names, 2):
+            self.join(name, f"127.0.0.{at}")
+
+    def join(self, name: str, address: str) -> None:
+        facts = replace(WORKER, name=name, address=address)
+        self.roster.hear(name.encode(), Report(name, "1"), facts, ())
+
+    @property
+    def workers(self) -> list[Worker]:
+        return list(self.roster.by_name.values())
 
     async def pass_messages(self) -> None:
         while True:
-            for name, address in ((peer.name, peer.address) for peer in self.peers):
-                if name not in self.mute:
-                    self.workers[name].follow(self.links.probe(name), address)
-                    self.links.hear(name, self.workers[name].reached)
-            await self.woken.within(0.02)
+            for worker in self.workers:
+                if worker.name not in self.mute:
+                    prober = self.probers[worker.name]
+                    prober.follow(self.links.probe(worker.name), worker.address)
+                    self.links.hear(worker.name, prober.report)
+            await self.woken.wait(0.02)
 
     async def check(self) -> LinkState:
-        """Check all links; the one to the first worker."""
-        await self.links.check(self.own, self.peers)
-        link = self.links.of(self.peers[0].name, self.peers[0].boot)
+        """Probe all links; the one to the first worker."""
+        await self.links.check(self.own, self.workers)
+        link = self.workers[0].link
         assert link is not None
         return link
-
-    def between(self, one: str = "n2", other: str = "n3") -> LinkState | None:
-        return self.links.between(one, other, {peer.name: peer.boot for peer in self.peers})
 
 
 @contextlib.asynccontextmanager
@@ -69,8 +79,8 @@ async def nodes(*names: str, host: str = HERE, joined: str = HERE) -> AsyncItera
         yield made
     finally:
         passing.cancel()
-        for worker in made.workers.values():
-            worker.follow(None, "")
+        for prober in made.probers.values():
+            prober.follow(None, "")
 
 
 def listens(port: int) -> bool:
@@ -93,20 +103,17 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, int], bo
     return close
 
 
-def test_all_nodes_reach_each_other_and_nothing_stays_open() -> None:
+def test_the_head_and_its_workers_reach_each_other_and_nothing_stays_open() -> None:
     async def work() -> None:
         async with nodes("n2", "n3", "n4") as three:
             link = await three.check()
             assert link.works
             assert link.connect_s > 0
-            assert (link.meets, link.own, link.seen, link.joined) == (HERE, HERE, HERE, HERE)
-            for one, other in combinations(three.workers, 2):
-                found = three.between(one, other)
-                assert found is not None
-                assert found.works
+            report = link.report
+            assert (link.bound, report.own, report.seen, report.joined) == (HERE, HERE, HERE, HERE)
+            assert all(worker.link and worker.link.works for worker in three.workers)
             assert not listens(three.port)
             assert three.links.probe("n2") is None
-            assert three.links.of("n2", "2") is None, "nothing is known of another run"
 
     run(work)
 
@@ -118,17 +125,31 @@ def test_a_worker_that_does_not_reach_where_ranks_meet_says_why(
         async with nodes() as two:
             closed(lambda host, port: port == two.port)
             link = await two.check()
-            assert (link.to_head, link.to_own, link.to_worker) == ("Connection refused", "", "")
-            assert (link.joined, link.own, link.seen) == (HERE, HERE, ""), "whom to let in"
-            assert two.links.has_failed("n2", ())
-            two.links.forget_failures()
-            assert two.links.of("n2", "1") is None
-            assert two.links.has_failed("n2", ()), "until it is checked again"
+            assert link.failures == {"reach-rendezvous": "Connection refused"}
+            report = link.report
+            assert (report.joined, report.own, report.seen) == (HERE, HERE, ""), "whom to let in"
+            assert two.workers[0].link_failed
+            two.roster.forget_failed_links()
+            assert two.workers[0].link is None
+            assert two.workers[0].link_failed, "until it is probed again"
             closed(lambda host, port: False)
             assert (await two.check()).works
-            assert not two.links.has_failed("n2", ())
+            assert not two.workers[0].link_failed
 
     run(work)
+
+
+def test_a_link_is_of_one_run_of_the_workers_daemon_but_its_failure_outlives_that() -> None:
+    roster = Workers("n1")
+    roster.hear(b"", Report("n2", "1"), WORKER, ())
+    probed = roster.by_name["n2"]
+    roster.keep_link(probed, LinkState(HERE, 7071, failures={"report": "none came"}))
+    roster.hear(b"", Report("n2", "1"), WORKER, ())
+    assert roster.by_name["n2"].link is not None
+    roster.hear(b"", Report("n2", "2"), WORKER, ())
+    roster.keep_link(probed, LinkState(HERE, 7071))
+    again = roster.by_name["n2"]
+    assert (again.link, again.link_failed) == (None, True)
 
 
 @pytest.mark.parametrize("own", [HERE, "127.0.0.9"])
@@ -140,27 +161,19 @@ def test_a_head_whose_own_address_is_closed_is_known(
             two.own = own
             closed(lambda host, port: host == own and port != two.port)
             link = await two.check()
-            assert (link.to_head, link.to_own, link.to_worker) == ("", "Connection refused", "")
+            assert link.failures == {"reach-head": "Connection refused"}
 
     run(work)
 
 
-def test_workers_that_do_not_reach_each_other_say_so_each_way(
-    closed: Callable[[Callable[[str, int], bool]], None], monkeypatch: pytest.MonkeyPatch
+def test_a_worker_whose_port_is_closed_is_known(
+    closed: Callable[[Callable[[str, int], bool]], None],
 ) -> None:
-    closed(lambda host, port: host == "127.0.0.3")
-    monkeypatch.setattr(links, "connect", connect)  # the head gets through
-
     async def work() -> None:
-        async with nodes("n2", "n3") as three:
-            assert (await three.check()).works
-            link = three.between()
-            assert link is not None
-            assert (link.host, link.to_head, link.to_worker) == (
-                "127.0.0.2", "", "Connection refused",
-            )  # fmt: skip
-            assert three.links.has_failed("n3", ["n2"])
-            assert not three.links.has_failed("n3", [])
+        async with nodes() as two:
+            closed(lambda host, port: host == "127.0.0.2")
+            link = await two.check()
+            assert link.failures == {"reach-worker": "Connection refused"}
 
     run(work)
 
@@ -169,41 +182,41 @@ def test_a_name_that_leads_elsewhere_on_the_head_is_known() -> None:
     async def work() -> None:
         async with nodes(host="127.0.0.5", joined="127.0.0.6") as two:
             link = await two.check()
-            assert (link.works, link.meets, link.joined) == (True, "127.0.0.5", "127.0.0.6")
+            assert (link.works, link.bound, link.report.joined) == (True, "127.0.0.5", "127.0.0.6")
 
     run(work)
 
 
 def test_an_address_that_a_node_does_not_have_is_named() -> None:
     async def work() -> None:
-        why = "Cannot assign requested address"
-        async with nodes(host=ELSEWHERE) as two:
-            assert (await two.check()).head_deaf == why
+        reason = "Cannot assign requested address"
+        async with nodes("n2", "n3", host=ELSEWHERE) as three:
+            assert (await three.check()).failures == {"listen-rendezvous": reason}
+            assert three.workers[1].link == three.workers[0].link
         async with nodes("n2", "n3") as two:
             two.own = ELSEWHERE
-            assert (await two.check()).own_deaf == why
+            assert (await two.check()).failures == {"listen-head": reason}
             assert not listens(two.port)
         async with nodes("n2", "n3") as two:
-            two.peers[0] = two.peers[0]._replace(address=ELSEWHERE)
-            link = await two.check()
-            assert (link.worker_deaf, link.to_head, link.to_worker) == (why, "", "")
-            assert two.between() is None
+            two.join("n2", ELSEWHERE)
+            assert (await two.check()).failures == {"listen-worker": reason}
         async with nodes() as two:
             with socket.create_server((HERE, two.port)):
-                assert (await two.check()).head_deaf == "Address already in use"
+                failures = (await two.check()).failures
+                assert failures == {"listen-rendezvous": "Address already in use"}
 
     run(work)
 
 
 def test_on_the_way_to_no_address_a_worker_has_none_of_its_own() -> None:
     async def work() -> None:
-        worker = Prober("n2", "a..b:1", Changed())
-        worker.follow(PortCheck("token", {"": ("a..b", 1)}), HERE)
-        await soon(lambda: worker.reached and worker.reached.failures)
-        assert worker.reached is not None
-        assert worker.reached.failures[""].startswith("a..b: ")
-        assert (worker.reached.own, worker.reached.joined) == ("", "")
-        worker.follow(None, "")
+        prober = Prober("a..b:1", Signal())
+        prober.follow(Probe("token", ("a..b", 1), ("a..b", 1)), HERE)
+        await soon(lambda: prober.report)
+        assert prober.report is not None
+        assert prober.report.failures["reach-rendezvous"].startswith("a..b: ")
+        assert (prober.report.own, prober.report.joined) == ("", "")
+        prober.follow(None, "")
 
     run(work)
 
@@ -215,9 +228,8 @@ def test_mute_workers_cost_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> N
         async with nodes("n2", "n3", "n4", "n5") as several:
             several.mute |= {"n2", "n4"}
             link = await several.check()
-            assert link.unreported == "n2 reported nothing for 0 s"
+            assert link.failures == {"report": "n2 reported nothing for 0 s"}
             assert not listens(several.port)
-            assert several.between("n3", "n4") is None
             monkeypatch.setattr(links, "REPORT_S", 30.0)
             several.mute.clear()
             assert (await several.check()).works
@@ -236,7 +248,8 @@ def test_nobody_waits_for_a_worker_that_is_lost(boots: dict[str, str]) -> None:
             assert two.links.probe("n2") is not None
             two.links.keep(boots)
             link = await asyncio.wait_for(checking, links.REPORT_S / 2)
-            assert link.unreported == "its daemon ended or was cut off in the meantime"
+            reason = "its daemon ended or was cut off in the meantime"
+            assert link.failures == {"report": reason}
 
     run(work)
 
@@ -261,25 +274,25 @@ def test_a_check_that_is_cancelled_leaves_nothing_behind() -> None:
 def test_a_worker_ends_its_part_with_the_order() -> None:
     async def work() -> None:
         before = descriptors()
-        worker = Prober("n2", f"{HERE}:1", Changed())
-        worker.follow(PortCheck("token"), HERE)
-        await soon(lambda: worker.reached)
-        assert worker.reached is not None
-        port = worker.reached.port
+        prober = Prober(f"{HERE}:1", Signal())
+        prober.follow(Probe("token", (HERE, free_port()), (HERE, free_port())), HERE)
+        await soon(lambda: prober.report)
+        assert prober.report is not None
+        port = prober.report.port
         assert listens(port)
-        worker.follow(None, "")
+        prober.follow(None, "")
         await soon(lambda: not listens(port))
-        assert worker.reached is None
+        assert prober.report is None
         await soon(lambda: descriptors() <= before)
 
     run(work)
 
 
-def test_reports_of_other_checks_are_ignored() -> None:
+def test_reports_of_other_probes_are_ignored() -> None:
     async def work() -> None:
         async with nodes() as two:
             assert (await two.check()).works
-            late = two.workers["n2"].reached
+            late = two.probers["n2"].report
             two.links.hear("n2", late)
             two.links.hear("n2", None)
             assert (await two.check()).works
@@ -288,26 +301,16 @@ def test_reports_of_other_checks_are_ignored() -> None:
     run(work)
 
 
-def test_links_of_no_end_of_names_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "MAX_LINKS", 3)
-
-    async def work() -> None:
-        async with nodes(*(f"n{at}" for at in range(5)), host=ELSEWHERE) as many:
-            await many.links.check(HERE, many.peers)
-            assert len(many.links._known) == 3
-            assert many.links.of("n4", "1") is not None
-
-    run(work)
-
-
 def test_a_plan_counts_with_the_slowest_interface_and_the_longest_way() -> None:
-    known = Links("n1", HERE, 7071, Changed())
-    boots = {"n2": "b2", "n3": "b3"}
-    slow = replace(WORKER, speed_mbit=1000)
-    facts = [HEAD, WORKER, slow]
-    assert known.network(facts, boots) is None, "nothing is checked yet"
-    for name, connect_s in (("n2", 1e-4), ("n3", 3e-4)):
-        known._keep({"n1": "", name: boots[name]}, LinkState(HERE, 7071, connect_s=connect_s))
-    assert known.network(facts, boots) == Network(117.5e6, 3e-4)
-    unknown = replace(WORKER, speed_mbit=0)
-    assert known.network([*facts, unknown], boots) is None
+    quick = Worker(b"", Report("n2", "b2"), 0.0, 0.0, WORKER)
+    slow = replace(quick, facts=replace(WORKER, speed_mbit=1000))
+    assert network_of(HEAD, [quick, slow]) is None, "nothing is probed yet"
+    quick.link = LinkState(HERE, 7071, connect_s=1e-4)
+    assert network_of(HEAD, [quick, slow]) is None
+    slow.link = LinkState(HERE, 7071, connect_s=3e-4)
+    assert network_of(HEAD, [quick, slow]) == Network(117.5e6, 3e-4)
+    assert network_of(None, [quick, slow]) is None
+    assert network_of(HEAD, [quick, None]) is None
+    assert network_of(HEAD, []) is None
+    unknown = replace(quick, facts=replace(WORKER, speed_mbit=0))
+    assert network_of(HEAD, [quick, slow, unknown]) is None

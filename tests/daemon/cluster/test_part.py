@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from caovand.daemon.cluster import part
-from caovand.daemon.cluster.part import MAX_TEXTS, Changed, Notices
+from caovand.daemon.cluster.part import MAX_TEXTS, Notices, Signal
 from tests.patience import turns
 
 
-def test_a_text_is_notices_once_and_a_flood_of_them_silences_nothing_for_ever(
+def test_a_text_is_published_once_and_a_flood_of_them_silences_nothing_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at, told = 0.0, list[str]()
@@ -34,11 +34,11 @@ def test_who_waits_again_and_again_is_cancelled_also_as_a_change_comes() -> None
     """It would go on for ever otherwise, and the daemon with it."""
 
     async def story() -> None:
-        changed = Changed()
+        changed = Signal()
 
         async def work() -> None:
             while True:
-                await changed.within(3600.0)
+                await changed.wait(3600.0)
 
         working = asyncio.ensure_future(work())
         await turns()
@@ -53,9 +53,9 @@ def test_who_waits_again_and_again_is_cancelled_also_as_a_change_comes() -> None
 
 def test_a_wait_ends_by_a_change_or_by_its_time_and_then_begins_anew() -> None:
     async def story() -> None:
-        changed = Changed()
+        changed = Signal()
         changed.wake()
-        await changed.within(3600.0)
-        await changed.within(0.001)
+        await changed.wait(3600.0)
+        await changed.wait(0.001)
 
     asyncio.run(story())

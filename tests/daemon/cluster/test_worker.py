@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ async def serving(world: World) -> AtWorker:
 def test_it_reports_memory_and_nccl_by_its_log_while_its_rank_is_there(world: World) -> None:
     async def story() -> None:
         worker = await world.worker()
-        worker.slot.reported = {"stage_1_weights_gib": 4.32, "kv_gib": 70, "nccl_1_0": "IB/0"}
+        worker.slot.run.reported = {"stage_1_weights_gib": 4.32, "kv_gib": 70, "nccl_1_0": "IB/0"}
         worker.slot.start()
         worker.hear(**order())
         report = await worker.reports(lambda report: report.running)
@@ -72,7 +73,9 @@ def test_it_reports_which_rank_is_on_which_card(
 
     async def story() -> None:
         worker = await world.worker()
-        worker.slot.pids = list(titles)
+        worker.slot.run.child = SimpleNamespace(
+            members=[SimpleNamespace(pid=pid) for pid in titles]
+        )
         sample = GpuSample(3, 9000, 15360, None, None, None, at=0.0, users=((7, 8000), (8, 300)))
         worker.slot.samples = [sample]
         worker.slot.start()

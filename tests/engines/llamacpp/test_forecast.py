@@ -16,7 +16,8 @@ from caovand.core.checkpoint.budget import Budget
 from caovand.core.checkpoint.gguf import parse
 from caovand.core.checkpoint.gguf_model import describe
 from caovand.core.facts.inventory import ModelCard
-from caovand.engines.common.gguf.placement import MIB, Placement, devices
+from caovand.core.units import MIB
+from caovand.engines.common.gguf.placement import Placement, devices
 from caovand.engines.common.gguf.sizes import GgufLoad
 from caovand.engines.llamacpp.log.phases import read
 from tests import tiny_gguf

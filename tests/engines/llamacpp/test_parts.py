@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.facts.checks import DoctorFacts
+from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.facts.inventory import Inventory, Weights
 from caovand.core.healing.failure import FAILURES, Finding
 from caovand.core.healing.ladder import LadderRules, decide
@@ -90,6 +90,7 @@ def test_verbatim_words_are_read_as_llama_server_reads_them() -> None:
         "gpu_layers": 20, "metrics": True, "tensor_split": "3,1", "no_mmap": True, "temp": -1,
     }  # fmt: skip
     assert [one.value for one in found if not one.name] == ["x"]
+    assert values(options.read(("--n_gpu_layers", "20"))) == {"gpu_layers": 20}
 
 
 def test_options_that_llama_server_does_not_take_are_named_and_underscores_are_dashes() -> None:
@@ -223,7 +224,7 @@ def test_the_doctor_checks_engine_model_memory_and_port() -> None:
     verdicts = [(one.group, one.verdict) for one in bad]
     assert ("model", "FAIL") in verdicts
     assert ("port", "FAIL") in verdicts
-    assert ("server", "WARN") in verdicts
+    assert ("GPUs", "FAIL") in verdicts
     assert ("plan", "FAIL") in verdicts
 
 
@@ -236,7 +237,7 @@ def test_the_doctor_checks_what_the_readme_promises() -> None:
     host = replace(HOST, cache_free_mib=9000)
     found = ENGINE.planning.checks(facts(inventory, memory=memory, host=host, cache_dir="/c"))
     assert {one.verdict for one in found} == {"PASS"}
-    promised = {"driver", "GPU", "engine", "model", "memory", "port", "caches"}
+    promised = {"driver", "GPUs", "engine", "model", "memory", "port", "caches"}
     assert promised <= {one.group for one in found}
     closed = ENGINE.planning.checks(facts(inventory, cache_writable=False, cache_dir="/c"))
     (warned,) = (one for one in closed if one.verdict != "PASS")

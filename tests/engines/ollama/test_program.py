@@ -16,7 +16,7 @@ from caovand.cli.common.progress import Screen
 from caovand.cli.engine import choice
 from caovand.cli.parser import parser
 from caovand.core.config.parser import parse
-from caovand.core.facts.checks import DoctorFacts
+from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.problem import Problem
 from caovand.daemon.start.inspection import PlanRequest, no_card
 from caovand.engines import registry
@@ -119,7 +119,7 @@ def test_the_doctor_names_the_program_and_its_version() -> None:
 def test_the_doctor_warns_of_cards_that_are_not_used() -> None:
     inventory = machine()
     found = ENGINE.planning.checks(facts(engine=inventory.engine))
-    assert [one.group for one in found if one.verdict == "WARN"] == ["GPU"]
+    assert [one.group for one in found if one.verdict == "WARN"] == ["GPUs"]
 
 
 def test_caovanctl_names_it(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from caovand.core.config.parser import parse
-from caovand.core.facts.checks import DoctorFacts
+from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard
 from caovand.core.healing.failure import FAILURES, Failure, Finding
 from caovand.core.healing.ladder import LadderRules, decide
@@ -20,6 +20,7 @@ from caovand.engines.sglang.healing.cures import CURES
 from caovand.engines.sglang.healing.rungs import RUNGS
 from caovand.engines.sglang.memory.load import SglangLoad
 from caovand.engines.sglang.planning.pace import requests_a_second
+from caovand.engines.sglang.planning.workloads import WORKLOADS
 from tests.core.machines import (
     A100,
     GPT_OSS,
@@ -182,7 +183,10 @@ def test_a_bridge_carries_less_than_a_switch() -> None:
     bridged = tuple(replace(gpu, nvlink=(1 - gpu.index,)) for gpu in one(named("RTX A6000"), 2))
     switched = tuple(replace(gpu, compute_capability=(9, 0)) for gpu in bridged)
     load = SglangLoad(context=8192, requests=16, step=4096, share=0.8, ranks=2)
-    rates = [requests_a_second(LLAMA_8B, load, 10**5, gpus, "chat") for gpus in (bridged, switched)]
+    rates = [
+        requests_a_second(LLAMA_8B, load, 10**5, gpus, WORKLOADS["chat"])
+        for gpus in (bridged, switched)
+    ]
     assert rates[0] < rates[1] * 0.99
 
 
@@ -514,7 +518,7 @@ def descend(made: Plan, inventory: Inventory, failure: Failure) -> tuple[Plan, l
 def test_the_ladder_ends_and_a_kept_plan_has_its_steps(failure: Failure) -> None:
     inventory = machine(H200, DRAFTS)
     made, taken = descend(plan(inventory), inventory, failure)
-    assert bool(taken) == bool(CURES[failure, ""]) or failure == "unknown"
+    assert bool(taken) == bool(CURES.get((failure, ""))) or failure == "unknown"
     again = plan(inventory, remembered=made)
     values = {name: one.value for name, one in again.settings.items()}
     assert values == {name: one.value for name, one in made.settings.items()}
@@ -557,9 +561,9 @@ def facts(**more: Any) -> DoctorFacts:
 def test_the_doctor_names_the_engine_and_cards_without_kernels() -> None:
     checks = ENGINE.planning.checks
     assert [(one.group, one.verdict) for one in checks(facts())] == [
-        ("engine", "PASS"), ("GPU", "PASS"), ("model", "PASS"), ("port", "PASS"),
+        ("engine", "PASS"), ("GPUs", "PASS"), ("model", "PASS"), ("port", "PASS"),
     ]  # fmt: skip
-    card = next(one for one in checks(facts(gpus=turing(1))) if one.group == "GPU")
+    card = next(one for one in checks(facts(gpus=turing(1))) if one.group == "GPUs")
     assert (card.verdict, card.remedy) == (
         "FAIL", 'set [engine] kind = "vllm", which supports this card',
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How an engine for GGUF files would serve a model that another cannot: from a four-bit file."""
+"""Forecast how a four-bit GGUF file would serve a model that another engine cannot."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.gguf import Gguf, GgufLayer
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
-from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.sizes import GgufLoad
+from caovand.engines.common.gguf.sizing import WORKLOADS, LoadSizer, card_budgets
 from caovand.engines.common.tensors import weights_of
 
 TYPE = "Q4_K_M"
@@ -21,14 +21,14 @@ MXFP4, MXFP4_BITS = "MXFP4", 4.25
 per weight."""
 QUANTISED = re.compile(r"[-_](AWQ|GPTQ|FP8|NVFP4|MXFP4|bnb|W\dA\d|Int[48]|[48]bit)", re.I)
 """The suffix of a quantised checkpoint's name, after the model's."""
-FASTER = 2.0
+MIN_SPEEDUP = 2.0
 """The speed estimates of two engines err: only a gain this large is worth another download."""
-READING = 10.0
+READING_SPEED = 10.0
 """Tokens a second as fast as people read: more gains them little."""
 TINY_BYTES = 100 << 20
 """Bytes of a file below which a model is only made for trials: modelled speeds mean nothing
 there."""
-KNOWN = frozenset({
+CONVERTIBLE = frozenset({
     "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "exaone", "falcon_h1", "gemma", "gemma2",
     "gemma3", "gemma3_text", "glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe", "internlm2",
     "llama", "mamba2", "mistral", "mixtral", "nemotron", "olmo2", "phi3", "qwen2", "qwen2_moe",
@@ -42,40 +42,39 @@ GROUP = "other engines"
 
 @dataclass(frozen=True)
 class GgufFigures:
-    """How a four-bit file of this `kind` would run: in words after "a GGUF file", and in tokens/s
-    (modelled)."""
+    """The forecast for a four-bit file of this `kind`: words after "a GGUF file", and modelled
+    tokens/s."""
 
     kind: str
-
     text: str
     tokens_s: float
 
 
 def figures(model: ModelCard, cards: tuple[Gpu, ...], host: Host) -> GgufFigures | None:
-    """How a file of this model would run on these cards; None if it would not, or is unknown."""
-    if model.gguf is not None or model.model_type not in KNOWN:
+    """Forecast a file of this model on these cards; None if it would not run, or is unknown."""
+    if model.gguf is not None or model.model_type not in CONVERTIBLE:
         return None
     file = convert_sizes(model)
     if file.size < TINY_BYTES:
         return None
     in_gguf = replace(model, gguf=file)
-    rooms = sizing.rooms_of(cards, None)
-    load = GgufLoad(0, filled=sizing.FILLED["chat"])
-    found = sizing.find_longest(in_gguf, host, load, cards, rooms, "chat")
-    if not found.fits or found.seconds <= 0:  # a checkpoint without its layers takes no time
+    chat = WORKLOADS["chat"]
+    sizer = LoadSizer(in_gguf, host, cards, card_budgets(cards, None), chat)
+    sized = sizer.find_longest(GgufLoad(0, filled=chat.filled))
+    if not sized.fits or sized.seconds <= 0:  # a checkpoint without its layers takes no time
         return None
-    layers, on_cards = len(file.layers) + 1, found.placement.layers
+    layers, on_cards = len(file.layers) + 1, sized.placement.layers
     where = "in host memory" if not on_cards else f"{on_cards} of its {layers} layers on the GPU"
     if on_cards == layers:
         where = "all on the GPU"
-    speed = 1 / found.seconds
+    speed = 1 / sized.seconds
     pace = f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
     gib = file.size / 2**30
     size = f"{gib:.0f}" if gib >= 10 else f"{gib:.1f}"
     kind = MXFP4 if model.quantization == "mxfp4" else TYPE
     text = (
         f"of type {kind}, about {size} GiB, {where}: {pace} tokens/s (modelled), and"
-        f" {found.load.context:,} tokens of context"
+        f" {sized.load.context:,} tokens of context"
     )
     return GgufFigures(kind, text, speed)
 
@@ -93,12 +92,12 @@ def offer_gguf(
 
     Empty if the model is fast enough already, or GGUF would hardly be faster, or would not run.
     """
-    found = figures(model, cards, host) if tokens_s < READING else None
-    if found is None or found.tokens_s < FASTER * tokens_s:
+    file = figures(model, cards, host) if tokens_s < READING_SPEED else None
+    if file is None or file.tokens_s < MIN_SPEEDUP * tokens_s:
         return ()
-    text = f"{title} would serve it from a GGUF file {found.text}"
+    text = f"{title} would serve it from a GGUF file {file.text}"
     name = QUANTISED.split(model.path.rstrip("/").rpartition("/")[2].rpartition("--")[2])[0]
-    return (CheckResult(GROUP, "WARN", text, how(name, found.kind)),)
+    return (CheckResult(GROUP, "WARN", text, how(name, file.kind)),)
 
 
 def convert_sizes(model: ModelCard) -> Gguf:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from caovand.core.facts.gguf import Gguf
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.core.facts.occupancy import host_reserve_mib
+from caovand.core.units import MIB
 from caovand.engines.common.gguf.sizes import (
     GgufLoad,
     cache_bytes,
@@ -20,13 +22,13 @@ from caovand.engines.common.processors import read_seconds
 from caovand.engines.common.speeds import BANDWIDTH_REACHED, card_speed
 from caovand.engines.common.tensors import part_of_experts
 
-MIB = 1 << 20
 CONTEXT_MIB = 350
 """Memory on each card for CUDA's context and its kernels' pools."""
 HOST_RESERVE, MIN_HOST_RESERVE_MIB = 16, 1024
-"""The fraction of host memory left to everything else, as a denominator, and its minimum."""
-PREFERRED = 1.15
-"""How many times as long as the fastest placement one with all attention on the cards may take."""
+"""The denominator of the fraction of host memory left to everything else, and its minimum."""
+MAX_SLOWDOWN = 1.15
+"""The factor by which a placement with all attention on the cards may be slower than the
+fastest."""
 HANDOVER_S = 60e-6
 """Seconds to transfer a token to host memory and back, for a layer that is computed in both."""
 DENSE_LAYER_S, EXPERTS_LAYER_S = 20e-6, 65e-6
@@ -36,7 +38,7 @@ gpt-oss-120b's 36 on a GB10."""
 
 @dataclass(frozen=True)
 class Placement:
-    """The number of layers on all cards, and on each (the output counts as one).
+    """The number of layers on each card (the output counts as one).
 
     The first `experts_in_ram` layers keep their routed experts in host memory.
     """
@@ -143,7 +145,7 @@ def _layers_on(
     )
 
 
-def host_room(host: Host, gpus: Sequence[Gpu]) -> int:
+def host_budget(host: Host, gpus: Sequence[Gpu]) -> int:
     """Bytes of host memory that may be used; of unified memory all but half the host's reserve."""
     if any(gpu.unified for gpu in gpus):
         return host_reserve_mib(host.ram_mib) // 2 * MIB
@@ -151,26 +153,26 @@ def host_room(host: Host, gpus: Sequence[Gpu]) -> int:
     return max(host.available_mib - reserve_mib, 0) * MIB
 
 
-def fits(found: Sequence[Device], rooms: Sequence[int], host: int) -> bool:
-    """Whether every device has room: `rooms` bytes on the cards, `host` bytes in host memory."""
-    return found[-1].total <= host and all(
-        device.total <= room for device, room in zip(found, rooms, strict=False)
+def fits(placed: Sequence[Device], budgets: Sequence[int], host: int) -> bool:
+    """Whether every device has room: `budgets` bytes on the cards, `host` bytes in host memory."""
+    return placed[-1].total <= host and all(
+        device.total <= budget for device, budget in zip(placed, budgets, strict=False)
     )
 
 
-def step_seconds(found: Sequence[Device], gpus: Sequence[Gpu], host: Host) -> float:
+def step_seconds(placed: Sequence[Device], gpus: Sequence[Gpu], host: Host) -> float:
     """The modelled time per token: the bytes that each device reads, by its bandwidth."""
-    own = found[-1]
-    seconds = read_seconds(host, own.read - own.experts_read, own.experts_read)
-    seconds += own.layers * HANDOVER_S
-    for device, gpu in zip(found, gpus, strict=False):
+    of_host = placed[-1]
+    seconds = read_seconds(host, of_host.read - of_host.experts_read, of_host.experts_read)
+    seconds += of_host.layers * HANDOVER_S
+    for device, gpu in zip(placed, gpus, strict=False):
         seconds += device.read / (card_speed(gpu).gb_s * BANDWIDTH_REACHED * 1e9)
         seconds += device.layers * (EXPERTS_LAYER_S if device.experts_read else DENSE_LAYER_S)
     return seconds
 
 
 def place(
-    model: ModelCard, load: GgufLoad, gpus: Sequence[Gpu], host: Host, rooms: Sequence[int]
+    model: ModelCard, load: GgufLoad, gpus: Sequence[Gpu], host: Host, budgets: Sequence[int]
 ) -> Placement:
     """The fastest placement that fits the cards; host memory gets the rest.
 
@@ -179,90 +181,81 @@ def place(
     """
     if not gpus:
         return Placement()
-    units = len(_gguf(model).layers) + 1
-    found = _candidates(model, load, rooms, units)
-    times = [step_seconds(devices(model, load, one), gpus, host) for one in found]
-    return next(
-        (one for one, time in zip(found, times, strict=True) if time <= min(times) * PREFERRED),
-        Placement(),
-    )
+    timed = [
+        (placement, step_seconds(devices(model, load, placement), gpus, host))
+        for placement in _Placer(model, load, budgets).candidates()
+    ]
+    fastest = min((seconds for _, seconds in timed), default=0.0)
+    quick = (placement for placement, seconds in timed if seconds <= fastest * MAX_SLOWDOWN)
+    return next(quick, Placement())
 
 
-def _candidates(
-    model: ModelCard, load: GgufLoad, rooms: Sequence[int], units: int
-) -> tuple[Placement, ...]:
-    found = []
-    whole = _fewest_experts_in_ram(model, load, rooms, units)
-    if whole is not None:
-        found.append(whole)
-    separate = bool(model.experts) and not load.whole_layers
-    for experts_in_ram in (0, units - 1) if separate else (0,):
-        most = _most_layers(model, load, rooms, units, experts_in_ram)
-        if most is not None:
-            found.append(most)
-    return tuple(found)
+@dataclass(frozen=True)
+class _Placer:
+    """Places one load on cards with these budgets, in bytes."""
 
+    model: ModelCard
+    load: GgufLoad
+    budgets: Sequence[int]
 
-def _most_layers(
-    model: ModelCard, load: GgufLoad, rooms: Sequence[int], units: int, experts_in_ram: int
-) -> Placement | None:
-    """As many layers as the cards hold, with their experts that are not in host memory."""
-    best, low, high = None, 0, units
-    while low < high:
-        middle = (low + high + 1) // 2
-        spread = _spread(model, load, rooms, middle, experts_in_ram)
-        if spread is None:
-            high = middle - 1
-        else:
-            best, low = spread, middle
-    return best
+    @property
+    def units(self) -> int:
+        """The layers, and the output, which counts as one."""
+        return len(_gguf(self.model).layers) + 1
 
+    def candidates(self) -> Iterator[Placement]:
+        """The placements that use the cards best, in the order of preference."""
+        splits_experts = bool(self.model.experts) and not self.load.whole_layers
+        most_in_ram = self.units - 1 if splits_experts else 0
+        if whole := self._fewest_experts_in_ram(most_in_ram):
+            yield whole
+        for experts_in_ram in (0, most_in_ram) if splits_experts else (0,):
+            if most := self._most_layers(experts_in_ram):
+                yield most
 
-def _fewest_experts_in_ram(
-    model: ModelCard, load: GgufLoad, rooms: Sequence[int], units: int
-) -> Placement | None:
-    """Every layer on the cards, and as few experts as possible in host memory."""
-    low, high = 0, units - 1 if model.experts and not load.whole_layers else 0
-    if _spread(model, load, rooms, units, high) is None:
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        if _spread(model, load, rooms, units, middle) is None:
-            low = middle + 1
-        else:
-            high = middle
-    return _spread(model, load, rooms, units, low)
+    def _most_layers(self, experts_in_ram: int) -> Placement | None:
+        """As many layers as the cards hold, with their experts that are not in host memory."""
+        counts = range(self.units, 0, -1)
+        fitting = bisect_left(counts, True, key=lambda n: bool(self._spread(n, experts_in_ram)))
+        return self._spread(counts[fitting], experts_in_ram) if fitting < len(counts) else None
 
-
-def _spread(
-    model: ModelCard, load: GgufLoad, rooms: Sequence[int], layers: int, experts_in_ram: int
-) -> Placement | None:
-    """Spread this many layers over the cards; None if they do not fit.
-
-    Each card gets its share by room, and then what the others could not hold.
-    """
-    counts = _split_by_room(rooms, layers)
-    for _ in range(layers + 1):
-        placement = Placement(tuple(counts), experts_in_ram)
-        found = devices(model, load, placement)
-        over = [device.total - room for device, room in zip(found, rooms, strict=False)]
-        worst = max(range(len(over)), key=lambda card: over[card])
-        if over[worst] <= 0:
-            return placement
-        easiest = min(range(len(over)), key=lambda card: over[card])
-        if easiest == worst or over[easiest] >= 0 or counts[worst] == 0:
+    def _fewest_experts_in_ram(self, most: int) -> Placement | None:
+        """Every layer on the cards, and as few experts as possible, at `most` all, in host
+        memory."""
+        if self._spread(self.units, most) is None:
             return None
-        counts[worst] -= 1
-        counts[easiest] += 1
-    return None
+        counts = range(most)
+        fewest = bisect_left(counts, True, key=lambda n: bool(self._spread(self.units, n)))
+        return self._spread(self.units, fewest)
+
+    def _spread(self, layers: int, experts_in_ram: int) -> Placement | None:
+        """Spread this many layers over the cards; None if they do not fit.
+
+        Each card gets its share by budget, and then what the others could not hold.
+        """
+        counts = _split_by_budget(self.budgets, layers)
+        for _ in range(layers + 1):
+            placement = Placement(tuple(counts), experts_in_ram)
+            placed = devices(self.model, self.load, placement)
+            sizes = zip(placed, self.budgets, strict=False)
+            over = [device.total - budget for device, budget in sizes]
+            worst = max(range(len(over)), key=lambda card: over[card])
+            if over[worst] <= 0:
+                return placement
+            easiest = min(range(len(over)), key=lambda card: over[card])
+            if easiest == worst or over[easiest] >= 0 or counts[worst] == 0:
+                return None
+            counts[worst] -= 1
+            counts[easiest] += 1
+        return None
 
 
-def _split_by_room(rooms: Sequence[int], layers: int) -> list[int]:
-    """The layers in proportion to the rooms, each rounded so that they add up."""
-    whole = sum(rooms) or 1
+def _split_by_budget(budgets: Sequence[int], layers: int) -> list[int]:
+    """The layers in proportion to the budgets, each rounded so that they add up."""
+    whole = sum(budgets) or 1
     counts, placed = [], 0
-    for card in range(len(rooms)):
-        upto = round(layers * sum(rooms[: card + 1]) / whole)
+    for card in range(len(budgets)):
+        upto = round(layers * sum(budgets[: card + 1]) / whole)
         counts.append(upto - placed)
         placed = upto
     return counts

@@ -1,4 +1,4 @@
-"""How many weights a model in GGUF files has, and how many a token uses."""
+"""The number of weights of a model in GGUF files, and the number that a token uses."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from caovand.core.plan import Plan
 from caovand.engines.common.healing import backends, programs, stages
 from caovand.engines.common.healing.advice_texts import GENERAL, SPECIAL, Sentences
 from caovand.engines.common.healing.line_hints import OWN_ADVICE, line_hints
-from caovand.engines.common.logs.refusals import OF_UNREACHED
+from caovand.engines.common.logs.refusals import UNREACHED_ROWS
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS
 
 _OTHERS = (
@@ -40,10 +40,10 @@ def adviser(
     """
 
     def advise(finding: Finding) -> tuple[str, ...]:
-        found = sentences(finding, finding.captures, special, general)
-        if finding.signature in OF_UNREACHED:
-            return tuple(found)
-        return (*found, *ladder_changes(finding, healing, setting))
+        advice = sentences(finding, finding.captures, special, general)
+        if finding.signature in UNREACHED_ROWS:
+            return tuple(advice)
+        return (*advice, *ladder_changes(finding, healing, setting))
 
     return advise
 
@@ -59,7 +59,7 @@ def key_and_flag(option: Callable[[str], str]) -> Callable[[Rung], str]:
     return setting
 
 
-_OF_A_CLASS = frozenset({
+_VAGUE_ROWS = frozenset({
     "feature.card", "feature.combination", "args.named", "args.value", "raised.value",
     "raised.configuration", "raised.model",
 })  # fmt: skip
@@ -94,7 +94,7 @@ def sentences(
     if failure == "unknown" and signature in UNSURE_ROWS:
         texts.append(_UNSURE)
     hints = line_hints(finding, texts)
-    if signature in _OF_A_CLASS and hints and hints[0].startswith(OWN_ADVICE):
+    if signature in _VAGUE_ROWS and hints and hints[0].startswith(OWN_ADVICE):
         return [hints[0], *texts, *hints[1:]]
     return [*texts, *hints]
 

@@ -16,12 +16,14 @@ from caovand.core.plan import Plan
 from caovand.engines.common.logs import refusals
 from caovand.engines.common.logs.rows import clients, host, kernel, network
 
-_KINDS_OF_ALL = {row.id: row.kind for row in (*kernel.ROWS, *host.ROWS, *network.ROWS)}
+_SHARED_KINDS = {row.id: row.kind for row in (*kernel.ROWS, *host.ROWS, *network.ROWS)}
 """Kinds of the rows that no engine's own lines are needed for."""
 _WHY_REFUSED = "the server refused a request, and the line says why"
 _SERVES_ON = "the server serves on; only this request, or what it asks of the server, must change"
-_ASKED_WRONGLY = frozenset(row.id for row in clients.ROWS)
-_OF_CLIENT = "a client failed, and no engine that caovan runs"
+_CONTAINER_ROWS = "container."
+_NOT_STARTED = "the container does not start until this is changed; waiting cannot help"
+_CLIENT_MISTAKES = frozenset(row.id for row in clients.ROWS)
+_CLIENT_FAILED = "a client failed, and no engine that caovan runs"
 _ANSWERED = re.compile(
     r"Error code: 4\d\d\b|^\W{0,3}4\d\d[ :]|\b(?:HTTP|status code)\b.{0,12} 4\d\d\b"
 )
@@ -34,12 +36,12 @@ REPORTS_FILE = "public_reports.list"
 
 def _read_reports() -> Mapping[tuple[str, str], Mapping[str, tuple[str, ...]]]:
     """Public reports by failure and signature, then by engine."""
-    text = (resources.files(__package__) / REPORTS_FILE).read_text(encoding="utf-8")
-    found: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
-    for line in text.splitlines():
+    content = (resources.files(__package__) / REPORTS_FILE).read_text(encoding="utf-8")
+    by_cause: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
+    for line in content.splitlines():
         failure, signature, engine, *reports = line.split(" ")
-        found.setdefault((failure, signature), {})[engine] = tuple(reports)
-    return found
+        by_cause.setdefault((failure, signature), {})[engine] = tuple(reports)
+    return by_cause
 
 
 _REPORTS = _read_reports()  # at once: a machine without free descriptors can still answer
@@ -55,22 +57,24 @@ def answer_of(
 
     Without `rules` the engine is not caovan's: only its log is known.
     """
-    kinds = {**_KINDS_OF_ALL, **(engine.log.kinds if engine else {})}
+    kinds = {**_SHARED_KINDS, **(engine.log.kinds if engine else {})}
     ours = rules is not None
     rules = rules or LadderRules(engine.healing if engine else _NO_RUNGS)
     reports = similar_reports(engine.name if engine else "", finding)
-    found = answer(finding, kinds.get(finding.signature, ""), plan, rules, reports, ours=ours)
-    if not ours and finding.signature in refusals.OF_UNREACHED:
-        found = replace(found, heals="no", how=_OF_CLIENT)
-        asked = finding.signature in _ASKED_WRONGLY
-        return replace(found, certainty="certain", why=_WHY_REFUSED) if asked else found
-    if found.heals == "no" and _refuses_a_request(finding, plan):
-        return replace(found, certainty="certain", why=_WHY_REFUSED, how=_SERVES_ON)
-    if not ours and finding.signature in refusals.OF_COMMANDS:
-        return replace(found, heals="no", how=_SERVES_ON)
-    if engine is None and found.heals == "no" and REACTIONS[finding.failure].kind != "fatal":
-        return replace(found, heals="depends", how="the log does not show which engine it is")
-    return found
+    reply = answer(finding, kinds.get(finding.signature, ""), plan, rules, reports, ours=ours)
+    if not ours and finding.signature in refusals.UNREACHED_ROWS:
+        reply = replace(reply, heals="no", how=_CLIENT_FAILED)
+        asked = finding.signature in _CLIENT_MISTAKES
+        return replace(reply, certainty="certain", why=_WHY_REFUSED) if asked else reply
+    if reply.heals == "no" and _refuses_a_request(finding, plan):
+        return replace(reply, certainty="certain", why=_WHY_REFUSED, how=_SERVES_ON)
+    if not ours and finding.signature in refusals.COMMAND_ROWS:
+        return replace(reply, heals="no", how=_SERVES_ON)
+    if not ours and finding.signature.startswith(_CONTAINER_ROWS) and reply.heals == "waits":
+        return replace(reply, heals="no", how=_NOT_STARTED)
+    if engine is None and reply.heals == "no" and REACTIONS[finding.failure].kind != "fatal":
+        return replace(reply, heals="depends", how="the log does not show which engine it is")
+    return reply
 
 
 def _refuses_a_request(finding: Finding, plan: Plan | None) -> bool:
@@ -80,7 +84,7 @@ def _refuses_a_request(finding: Finding, plan: Plan | None) -> bool:
     """
     if finding.failure != "bad-arguments":
         return False
-    if refusals.OF_REQUEST in finding.captures:
+    if refusals.REFUSED_REQUEST in finding.captures:
         return True
     if plan is None and _ANSWERED.search(finding.text):
         return True
@@ -90,5 +94,5 @@ def _refuses_a_request(finding: Finding, plan: Plan | None) -> bool:
 
 def similar_reports(engine: str, finding: Finding) -> tuple[str, ...]:
     """Public reports of the same message with the same meaning, those of the same engine first."""
-    found = _REPORTS.get((finding.failure, finding.signature), {})
-    return found.get(engine) or next(iter(found.values()), ())
+    by_engine = _REPORTS.get((finding.failure, finding.signature), {})
+    return by_engine.get(engine) or next(iter(by_engine.values()), ())

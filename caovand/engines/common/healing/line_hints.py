@@ -16,7 +16,7 @@ _VERB = (
     r"|[Cc]hoose|[Aa]dd|[Ee]nsure|[Mm]ake sure|[Cc]hange|[Aa]djust|[Ss]witch|[Rr]estart"
     r"|[Dd]owngrade|[Rr]ebuild|[Rr]einstall|[Uu]ninstall|[Aa]ccept)\b"
 )
-# What introduces such a verb: please, you should, or a purpose ("To use more memory, ...").
+# An introduction to such a verb: please, you should, or a purpose ("To use more memory, ...").
 _LEAD_IN = (
     r"(?:[Pp]lease|[Tt]ry to|[Cc]onsider to|[Yy]ou (?:can|may|must|need to|should|have to)"
     r"|[Tt]o (?:fix|solve|avoid)(?: this| it)?|(?:[Tt]o|[Ff]or) \w[^.,]{2,60},)"
@@ -37,7 +37,7 @@ _ACCEPTED = re.compile(
 """The values that a program accepts, as it lists them."""
 _VALUE = re.compile(r"[^\s,'\"]{1,80}")
 _ALIKE = 0.5
-"""How similar a name is that may be meant, as difflib counts it."""
+"""The similarity, by difflib, from which a name may be the one that was meant."""
 _ADVISES = re.compile(
     r"\b(?:[Tt]ry|[Pp]lease|[Cc]onsider|[Ss]et|[Uu]se|[Ii]ncreas\w+|[Dd]ecreas\w+)\b"
 )
@@ -80,18 +80,18 @@ def line_hints(finding: Finding, advice: Sequence[str]) -> list[str]:
 
 
 def _alike(choice: str, accepted: str) -> str:
-    """Which of the accepted values resemble the refused one, for the sentence that lists them."""
+    """The accepted values that resemble the refused one, for the sentence that lists them."""
     alike = get_close_matches(choice, _VALUE.findall(accepted), 2, _ALIKE)
     return f" (most similar: {', '.join(alike)})" if alike else ""
 
 
 def _remedy(text: str) -> str:
     """The line's own advice; "" without one, or if the line is cut off within it."""
-    found = _REMEDY.search(text)
-    if found is None:
+    match = _REMEDY.search(text)
+    if match is None:
         return ""
-    remedy = found[1].partition("', '")[0].strip(" '\"`,;:.")
-    return "" if found.end() == len(text) and _is_cut(text, remedy) else remedy
+    remedy = match[1].partition("', '")[0].strip(" '\"`,;:.")
+    return "" if match.end() == len(text) and _is_cut(text, remedy) else remedy
 
 
 def _is_cut(text: str, remedy: str) -> bool:
@@ -108,13 +108,13 @@ def _names(finding: Finding, advice: str) -> list[str]:
         options = []
     if finding.text.startswith("#"):  # a debugger's frame, each of which names a library
         return options
-    found = (match.group() for match in _SEARCHABLE.finditer(finding.text))
-    return list(dict.fromkeys((*options, *(name for name in found if name not in advice))))
+    words = (match.group() for match in _SEARCHABLE.finditer(finding.text))
+    return list(dict.fromkeys((*options, *(name for name in words if name not in advice))))
 
 
 def _options(finding: Finding) -> list[str]:
     """The options and settings that a line with a refusal or advice names."""
     if finding.failure not in _REFUSING and not _ADVISES.search(finding.text):
         return []
-    found = (match.group().strip("` (") for match in _OPTION.finditer(finding.text))
-    return list(dict.fromkeys(found))[:MAX_NAMES]
+    options = (match.group().strip("` (") for match in _OPTION.finditer(finding.text))
+    return list(dict.fromkeys(options))[:MAX_NAMES]

@@ -117,7 +117,7 @@ _TOO_LARGE = frozenset({"llama.cuda.oom", "llama.cuda.compute"})
 _CRASHED = frozenset({
     "llama.cuda.illegal", "llama.cuda.launch", "llama.cuda.other", "ggml.assertion",
 })  # fmt: skip
-"""What another backend, or another release of it, may do without."""
+"""Crashes that another backend, or another release of it, may avoid."""
 _HEEDED = _OUTDATED | _TOO_LONG | _TOO_LARGE | _CRASHED
 
 
@@ -125,17 +125,17 @@ def program_in_log(finding: Finding, lines: Sequence[str]) -> str:
     """The program that ran llama.cpp; "" if none is named or nothing depends on it."""
     if finding.signature not in _HEEDED:
         return ""
-    found = {name for line in lines if (name := _named_in(line))}
-    return next((name for name in _OWN_FIRST if name in found), "")
+    programs = {name for line in lines if (name := _named_in(line))}
+    return next((name for name in _OWN_FIRST if name in programs), "")
 
 
 def _named_in(line: str) -> str:
-    found = _NAMES.match(line[:_MAX_LINE])
-    return (found.lastgroup or "") if found else ""
+    match = _NAMES.match(line[:_MAX_LINE])
+    return (match.lastgroup or "") if match else ""
 
 
 def first_remedy(finding: Finding) -> tuple[str, ...]:
-    """What users of the program do first, in its own words; nothing without a program."""
+    """The first remedy for users of the program, in its own words; empty without a program."""
     program = _PROGRAMS.get(str(finding.captures.get(RUN_BY, "")))
     if program is None:
         return ()

@@ -15,15 +15,15 @@ UNSTAGED = "oom.unstaged"
 """Key of the sentences about memory that ran out at an unknown step."""
 ALONE = "oom.alone"
 """The same, if the failed process uses all the memory that is in use."""
-OTHERS = "oom.others"
+OTHER_PROCESSES = "oom.others"
 """Key of the sentences about memory that other processes use."""
 MEASURED = "oom.measured"
 """Key of the sentences about a step that the engine measures before it sizes the cache."""
 WEIGHTS = "oom.weights"
 """Key of the sentences about weights that are larger than the card."""
-_OF_WEIGHTS = frozenset({WEIGHTS, "oom.load"})
+_WEIGHTS_ROWS = frozenset({WEIGHTS, "oom.load"})
 ADVICE: Mapping[str, tuple[str, ...]] = {
-    OTHERS: ("Without them the model may fit as it is configured.",),
+    OTHER_PROCESSES: ("Without them the model may fit as it is configured.",),
     MEASURED: (
         "The step that the engine measures before it sizes the cache did not fit next to the "
         "weights: a shorter context, fewer tokens and requests in a step, smaller images, a "
@@ -53,9 +53,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "engine's share of the card leaves too little for it.",
     ),
 }
-_OF_ANY_STEP = frozenset({"oom.cuda", "sglang.oom", "sglang.oom.plain"})
+_STEPLESS_ROWS = frozenset({"oom.cuda", "sglang.oom", "sglang.oom.plain"})
 _LOADING = ("load", "drafter")
-_OF_CARD: frozenset[Failure] = frozenset(
+_CARD_FAILURES: frozenset[Failure] = frozenset(
     {"device-oom-load", "device-oom-capture", "device-oom-run", "kv-cache-none"}
 )
 _FIGURES = re.compile(
@@ -63,7 +63,7 @@ _FIGURES = re.compile(
     r"free\..{0,300}?\bthis process has (?P<own>[\d.]{1,12} [KMG]iB) memory in use"
 )
 _IN_GIB: Mapping[str, float] = {"KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0}
-_SHARE = 0.125
+_MIN_OTHERS_SHARE = 0.125
 """The part of a card that a driver and its context never take: other processes have more."""
 
 
@@ -71,13 +71,13 @@ def key_of(finding: Finding) -> str:
     """The key of a finding's sentences: its signature, unless its line proves another cause than
     that, or no step."""
     signature, users = finding.signature, users_of(finding)
-    if finding.phase == "profile" and signature in _OF_ANY_STEP:
-        return OTHERS if "others" in users else MEASURED
-    if finding.failure != "device-oom-load" or signature not in _OF_ANY_STEP | _OF_WEIGHTS:
+    if finding.phase == "profile" and signature in _STEPLESS_ROWS:
+        return OTHER_PROCESSES if "others" in users else MEASURED
+    if finding.failure != "device-oom-load" or signature not in _STEPLESS_ROWS | _WEIGHTS_ROWS:
         return signature
     if "others" in users:
-        return OTHERS
-    if signature in _OF_WEIGHTS or finding.phase in _LOADING:
+        return OTHER_PROCESSES
+    if signature in _WEIGHTS_ROWS or finding.phase in _LOADING:
         return WEIGHTS if "alone" in users else signature
     return ALONE if "alone" in users else UNSTAGED
 
@@ -85,16 +85,16 @@ def key_of(finding: Finding) -> str:
 def users_of(finding: Finding) -> Mapping[str, str]:
     """The card's size and what uses it, in GiB, as far as the line proves it: `others` if that is
     other processes, else `alone`, what the failed process uses by itself."""
-    found = _FIGURES.search(finding.text) if finding.failure in _OF_CARD else None
-    if found is None:
+    figures = _FIGURES.search(finding.text) if finding.failure in _CARD_FAILURES else None
+    if figures is None:
         return {}
-    total, free, own = (_gib(found[name]) for name in ("total", "free", "own"))
+    total, free, own = (_gib(figures[name]) for name in ("total", "free", "own"))
     others, card = total - free - own, f"{total:.1f}"
-    if others > _SHARE * total:
+    if others > _MIN_OTHERS_SHARE * total:
         return {"others": f"{others:.1f}", "card": card}
     return {"alone": f"{own:.1f}", "card": card}
 
 
-def _gib(text: str) -> float:
-    number, unit = text.split(" ")
+def _gib(size: str) -> float:
+    number, unit = size.split(" ")
     return float(number) * _IN_GIB[unit]

@@ -1,4 +1,4 @@
-"""Whose code asks the engine, or a package, for something that it does not have: by the frames."""
+"""Find the code that asks an engine or a package for something that it lacks, by the frames."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _ARGUMENTS = re.compile(
 _ENGINES = frozenset({"vllm", "sglang"})
 _IMPORTING = re.compile(r"importlib|^<|:(?:__getattr__|_get_module)$")
 """Code that imports for others, lazily."""
-_OF_ENGINE = re.compile(r"(?:^|[._])(vllm|sglang)(?:[._]|$)")
+_ENGINE_MODULE = re.compile(r"(?:^|[._])(vllm|sglang)(?:[._]|$)")
 """A module that adapts an engine, and defines what the installed release of it allows."""
 _STANDARD = re.compile(r"/lib(?:64)?/python3\.\d{1,2}/")
 
 
 def importer(frames: Sequence[str], captures: Mapping[str, str]) -> Mapping[str, str]:
-    """Who imports what a package lacks, by the last frame: another program, or the package."""
+    """The importer of what a package lacks, by the last frame: another program, or the package."""
     lacking = captures.get("package") or captures.get("of", "")
     own = [frame for frame in frames if not _IMPORTING.search(frame)]
     if not own:
@@ -37,13 +37,13 @@ def importer(frames: Sequence[str], captures: Mapping[str, str]) -> Mapping[str,
     # A source tree has the package's folders below it; a single file there may be anyone's.
     part = file.rpartition(f"/{lacking}/")
     inside = package == lacking or (not package and bool(part[1]) and "/" in part[2])
-    if inside and (engine := _OF_ENGINE.search(captures.get("module", ""))):
+    if inside and (engine := _ENGINE_MODULE.search(captures.get("module", ""))):
         return {"backend": engine[1].lower()}
     return {"mixed": lacking} if inside else {"importer": package or file.rpartition("/")[2]}
 
 
 def caller(frames: Sequence[str], captures: Mapping[str, str]) -> Mapping[str, str]:
-    """Who passes the engine an argument that it does not accept, by the frames: the nearest code
+    """The caller that passes the engine an unknown argument, by the frames: the nearest code
     outside of the engine, a package or a script."""
     callee = captures.get("callee", "")
     if "module" in captures:

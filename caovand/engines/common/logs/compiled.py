@@ -16,5 +16,5 @@ _DEFINED = re.compile(r"(?:.{0,80}: at \d{1,5}:\d{1,5}: | {0,20})def (?P<name>\w
 def kernel_before(before: Iterable[str]) -> str:
     """ " (in NAME)" for the kernel whose definition is nearest among the lines before, which come
     last to first; "" without one."""
-    found = (_DEFINED.match(line) for line in islice(before, SOURCE))
-    return next((f" (in {one['name']})" for one in found if one), "")
+    definitions = (_DEFINED.match(line) for line in islice(before, SOURCE))
+    return next((f" (in {match['name']})" for match in definitions if match), "")

@@ -19,7 +19,7 @@ _SYSTEMS = re.compile(
     r"|(?P<mac>(?<!\w)/Users/[\w. -]{1,60}/|/(?:private/)?var/folders/|\bmacosx_\d|\bmacOS-\d"
     r"|\bMacBook-(?:Pro|Air)\b|\bApple M\d\b|/opt/homebrew/)"
 )
-_OF_PACKAGES = (
+_PACKAGE_ROWS = (
     "build.toolkit", "build.failed", "build.compiler", "build.source", "python.install",
     "python.wheel", "python.abi", "python.triton", "python.cpu", "engine.broken",
     "gpu.absent", "sglang.absent", "model.uninspected",
@@ -71,7 +71,7 @@ def with_system(explanation: Explanation, name: str, lines: Sequence[str]) -> Ex
     finding, engine = explanation.finding, _ENGINES.get(name)
     if finding is not None and any(map(_OF_LINUX.search, explanation.advice)):
         return _without_linux(explanation, finding, lines)
-    if finding is None or finding.signature not in _OF_PACKAGES:
+    if finding is None or finding.signature not in _PACKAGE_ROWS:
         return explanation
     if engine is None and (name or finding.signature != _NEEDS_CUDA):
         return explanation

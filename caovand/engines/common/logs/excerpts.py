@@ -14,7 +14,7 @@ from caovand.engines.common.logs.signature import MAX_LINE
 MAX_LINES = 5000
 """Maximum lines of a log that is read this way: what people paste, not what a daemon recorded."""
 _BEGINS = re.compile(
-    r"(?<![^\s\"'`(:>|\]=\\])(?=(?:time=\d\S{1,40} )?level=[A-Z]{1,8} source=\w"
+    r"(?<![^\s\"'`(:>|\]=\\：，。；])(?=(?:time=\d\S{1,40} )?level=[A-Z]{1,8} source=\w"
     r"|\((?:APIServer|EngineCore|Worker)\w{0,20} pid=\d"
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d "
     r"|(?:ggml|gguf|llama|llm|clip|mtmd|common|alloc)_\w{1,60}: "
@@ -33,11 +33,16 @@ _BEGINS = re.compile(
     r"(?:tools|thinking|chat|generate|embed)"
     r"|[Ff]ailed to initialize the context: |LLAMA_SPLIT_MODE|(?:image|audio) input is not supp"
     r"|(?<=\s)Error: (?=[a-z])|The server was not compiled for|Failed to initialize samplers"
-    r"|OCI runtime |nvidia-container-cli: |NVRM: "
+    r"|(?:vllm(?: serve)?|sglang(?: serve)?|\w{1,30}\.py): error: (?:argument |unrecognized "
+    r"|the following )|OCI runtime |nvidia-container-cli: |NVRM: "
     r"|Error response from daemon: )"
 )
 _ESCAPED = re.compile(r"\\{1,4}(['\"`/])")
 """Marks that JSON, Python or a shell escaped, once or again."""
+_LABELS = re.compile(r"(?:(?:[^\W\d_]|[ ._-]){1,40} ?(?:: |：)){1,3}")
+"""Words in any language with a colon, which people and programs put before a message."""
+_QUOTED = re.compile(r"`([^`]{16,})`|“([^”]{16,})”|「([^」]{16,})」|\"(.{16,})\"|'(.{16,})'")
+_SENTENCES = re.compile(r"(?<=[.!?]) +|(?<=[。！？；，：])")
 _LOGGED = re.compile(
     r"\d{1,6}\.\d\d\.\d{3}\.\d{3} [DIWE] |(?:time=\S{1,40} )?level=[A-Z]{1,8} source="
     r"|(?:\(\w{1,40} pid=\d{1,10}\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d "
@@ -80,10 +85,28 @@ def pieces(text: str) -> tuple[str, Sequence[int]]:
             numbers += [number] * (len(cut) - len(numbers))
             continue
         for part in _ESCAPED.sub(r"\1", line[:MAX_LINE]).split("\\n"):
-            found = [piece.strip(" `*") for piece in _BEGINS.split(part)]
-            cut += [piece for piece in found if piece]
+            fragments = [piece.strip(" `*") for piece in _BEGINS.split(part)]
+            cut += [piece for piece in fragments if piece]
             numbers += [number] * (len(cut) - len(numbers))
     return "\n".join(cut), numbers
+
+
+def messages(text: str) -> tuple[str, Sequence[int]]:
+    """What may be an engine's message in what a person wrote, one a line, with its line number:
+    what follows a label, and what is quoted; "" for a long log."""
+    lines = text.split("\n")
+    if len(lines) > MAX_LINES:
+        return "", ()
+    found: list[str] = []
+    numbers: list[int] = []
+    for number, line in enumerate(lines, 1):
+        plain = _ESCAPED.sub(r"\1", line[:MAX_LINE]).strip(" `*>-•")
+        labels = _LABELS.match(plain)
+        bare = plain[labels.end() :] if labels else plain
+        quoted = (match[match.lastindex or 0] for match in _QUOTED.finditer(bare))
+        found += [piece for piece in (plain, bare, *quoted, *_SENTENCES.split(bare)[1:]) if piece]
+        numbers += [number] * (len(found) - len(numbers))
+    return "\n".join(found), numbers
 
 
 def is_alarming(line: str) -> bool:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from caovand.core.healing.failure import Finding
+from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.logs.signature import Signature
 
 MAX_TEXT = 400  # characters kept of a line
 _EXPLAINED = 20
 """The number of lines after a generic cause in which a better one may follow."""
-_AFTER_REMEDY: Mapping[str, frozenset[str]] = {
+_NEXT_FAILURES: Mapping[str, frozenset[str]] = {
     "transformers.model": frozenset(
         {"engine.transformers", "model.architecture", "sglang.model.architecture"}
     ),
 }
-"""Failures that end a start, and those of the next start once their remedy was tried: a report goes
-on with what came after it, and that is the state of things."""
+"""By a failure that ends a start, those of the next start, once its remedy was tried: a report that
+goes on with one of them is about that one."""
 
 
 @dataclass(frozen=True)
@@ -31,29 +32,42 @@ class Hit:
     captures: Mapping[str, str]
 
 
+AnyHit = TypeVar("AnyHit", bound=Hit)
+
+
 def cause(hits: Sequence[Hit]) -> Finding | None:
     """The finding of the first cause among the hits; None if there are only consequences and
     wrappers."""
     causes = [hit for hit in hits if hit.row.kind in ("cause", "generic")]
-    return finding(_better(causes)) if causes else None
+    return finding(best_cause(causes)) if causes else None
 
 
-def _better(causes: Sequence[Hit]) -> Hit:
-    """The first cause; for a generic one, a later one near it that explains it."""
+def best_cause(
+    causes: Sequence[AnyHit],
+    explained_by: Mapping[str, Collection[str]] = {},
+    near: int = _EXPLAINED,
+) -> AnyHit:
+    """The first cause; for a generic one, a later one that explains it, at most `near` lines on.
+
+    `explained_by` lists the only rows that explain a generic row better, by its id; any cause
+    explains the others.
+    """
     start = causes[0]
     later = after_remedy([hit.row.id for hit in causes])
     if later is not None:
         return replace(causes[later], captures={**start.captures, **causes[later].captures})
     if start.row.kind == "generic":
+        rows = explained_by.get(start.row.id)
         for hit in causes[1:]:
-            if hit.row.kind == "cause" and hit.index <= start.index + _EXPLAINED:
+            better = hit.row.kind == "cause" and (rows is None or hit.row.id in rows)
+            if better and hit.index <= start.index + near:
                 return hit
     return start
 
 
 def after_remedy(causes: Sequence[str]) -> int | None:
     """The place of the cause that came after the first one's remedy was tried, by their rows."""
-    later = _AFTER_REMEDY.get(causes[0], frozenset())
+    later = _NEXT_FAILURES.get(causes[0], frozenset())
     return next((place for place, row in enumerate(causes) if row in later), None)
 
 
@@ -69,15 +83,32 @@ def unless_explained(hits: Sequence[Hit]) -> list[Hit]:
     return others if explained else list(hits)
 
 
+def line_finding(
+    failure: Failure,
+    line: str,
+    number: int,
+    phase: str,
+    signature: str,
+    captures: Mapping[str, str] = {},
+) -> Finding:
+    """The finding of a line, by its number from 1, that no row is needed for."""
+    return Finding(failure, line.strip()[:MAX_TEXT], phase, captures, signature, number)
+
+
 def explain_lost_process(text: str) -> str:
     """Add to a line about a lost process how a process can end without a message."""
     return f"{text} [a process vanished silently: killed (`kill`, OOM killer) or exited]"
 
 
+def shorten(text: str, limit: int = MAX_TEXT) -> str:
+    """The text of a line without the spaces around it, cut to `limit` characters."""
+    text = text.strip()
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
 def finding(hit: Hit) -> Finding:
     """The finding of a line, shortened. `silent` rows report a process that vanished."""
-    text = hit.text.strip()
-    short = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
+    short = shorten(hit.text)
     if "silent" in hit.captures:
         short = explain_lost_process(short)
     return Finding(

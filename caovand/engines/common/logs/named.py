@@ -1,4 +1,4 @@
-"""Which engine a log names, and what lies outside of every engine, if no line shows its writer."""
+"""The engine or other program that a log names, for lines that do not show their writer."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ _TITLES: Mapping[tuple[str, ...], str] = {
 _OWN = ("llama.", "ollama.", "sglang.")
 _SHARED = frozenset(row.id for row in ggml.FILE)
 ENGINES_TOO = "Host, driver or container"
-"""What an engine meets, too: its name, if the log has one, says more."""
+"""The title of failures that engines meet, too: an engine's name, if the log has one, says more."""
 
 
 def engine_named(lines: Sequence[str]) -> str:
     """The one engine that a log names; "" if it names none, or several."""
-    found = {match.lastgroup or "" for line in lines for match in _NAMES.finditer(line[:MAX_LINE])}
-    return found.pop() if len(found) == 1 else ""
+    engines = {
+        match.lastgroup or "" for line in lines for match in _NAMES.finditer(line[:MAX_LINE])
+    }
+    return engines.pop() if len(engines) == 1 else ""
 
 
 def title_outside(signature: str) -> str:

@@ -14,20 +14,20 @@ from caovand.engines.common.logs.rows import clients, host, requests, unreached
 from caovand.engines.common.logs.signature import MAX_LINE, Signature
 
 SERVED = ("http", "serving")
-_OF_HOST = ("tgi.request", "trt.request")
+_HOST_ROWS = ("tgi.request", "trt.request")
 ROWS = (
     *(row for row in requests.ROWS if row.kind == "consequence"),
     *requests.OF_LLAMA,
     *clients.ROWS,
     *unreached.ROWS,
-    *(row for row in host.ROWS if row.id in _OF_HOST),
+    *(row for row in host.ROWS if row.id in _HOST_ROWS),
 )
-OF_OLLAMA = (
+OLLAMA_REQUESTS = (
     "ollama.request.context", "ollama.request.image", "ollama.tool-call", "ollama.cloud",
     "ollama.canceled", "ollama.parallel", "ollama.family.context", "ollama.family.busy",
 )  # fmt: skip
-"""Ollama's own rows of what a client asked wrongly, or a model answered: the server goes on."""
-OF_COMMANDS = frozenset({
+"""Ollama's own rows of wrong requests, and of a model's answers: the server goes on."""
+COMMAND_ROWS = frozenset({
     "ollama.capability", "ollama.context-cut", "ollama.model.unknown", "ollama.model.newer",
     "ollama.hub.denied", "ollama.modelfile", "ollama.import", "ollama.model.unsupported",
     "ollama.family.import", "ollama.template", "ollama.origin", "ollama.file", "ollama.plain",
@@ -38,13 +38,13 @@ FAILED = "request.failed"
 """A request that an exception of the server ended: its answer has the status 500."""
 REFUSED = "request.refused"
 """A request that was answered with a status such as 400, in words that no row knows."""
-OF_REQUEST = "of_request"
+REFUSED_REQUEST = "of_request"
 """Name of a capture: the line is of a refused request, whatever its signature means elsewhere."""
-OF_CLIENTS = frozenset(row.id for row in (*clients.ROWS, *unreached.ROWS))
-"""What a client printed that did not reach its server, or asked it wrongly."""
-OF_UNREACHED = OF_CLIENTS | {"ollama.client"}
+CLIENT_ROWS = frozenset(row.id for row in (*clients.ROWS, *unreached.ROWS))
+"""Messages of a client that did not reach its server, or sent it a wrong request."""
+UNREACHED_ROWS = CLIENT_ROWS | {"ollama.client"}
 """The same with the words of Ollama's own client: no plan for a server is at fault."""
-NAMES = frozenset((*(row.id for row in ROWS), *OF_OLLAMA, FAILED, REFUSED, requests.NO_PATH))
+NAMES = frozenset((*(row.id for row in ROWS), *OLLAMA_REQUESTS, FAILED, REFUSED, requests.NO_PATH))
 MAX_PASSES = 64
 
 
@@ -58,12 +58,12 @@ def without_refusals(find_cause: FindCause, own: Collection[Signature] = ()) -> 
     ) -> Finding | None:
         left = list(lines)
         for _ in range(MAX_PASSES):
-            found = find_cause(left, phase, alive=alive)
-            row = rows.get(found.signature) if found else None
-            if found is None or row is None or found.phase not in SERVED:
-                return found
+            cause = find_cause(left, phase, alive=alive)
+            row = rows.get(cause.signature) if cause else None
+            if cause is None or row is None or cause.phase not in SERVED:
+                return cause
             left = ["" if row.pattern.search(line[:MAX_LINE]) else line for line in left]
-            left[found.line - 1] = ""  # a text of several lines matches none of them alone
+            left[cause.line - 1] = ""  # a text of several lines matches none of them alone
         return None
 
     return find

@@ -14,8 +14,8 @@ MAX_LINE = 4000  # the first characters of a line, which patterns see; a prompt 
 
 # cause: the failure itself. generic: a cause that a more specific one nearby explains better.
 # consequence: proves a failure, but counts only if no cause is found. wrapper: announces that
-# something else failed. benign: looks like a failure but is harmless.
-Kind = Literal["cause", "generic", "consequence", "wrapper", "benign"]
+# something else failed. benign: looks like a failure but is harmless. unnamed: no row knows it.
+Kind = Literal["cause", "generic", "consequence", "wrapper", "benign", "unnamed"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def first(rows: Iterable[Signature], message: str) -> tuple[Signature, Mapping[s
     """The first row that matches a message, and the captured values."""
     message = message[:MAX_LINE]
     for row in rows:
-        found = row.pattern.search(message)
-        if found:
-            return row, {k: v for k, v in found.groupdict().items() if v is not None}
+        match = row.pattern.search(message)
+        if match:
+            return row, {k: v for k, v in match.groupdict().items() if v is not None}
     return None

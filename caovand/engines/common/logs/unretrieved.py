@@ -20,6 +20,6 @@ def unretrieved(lines: Sequence[str]) -> str:
         line = lines[n][:MAX_LINE]
         if _NAMED.match(line):
             return ""
-        if found := _FINISHED.match(line):
-            return f"{found[1]}: {found[2]}"
+        if task := _FINISHED.match(line):
+            return f"{task[1]}: {task[2]}"
     return ""

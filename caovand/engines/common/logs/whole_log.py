@@ -29,7 +29,7 @@ FigureSample = tuple[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Explainer:
-    """How one engine's log is explained; call it with the text of a log file.
+    """Explains the logs of one engine; call it with the text of a log file.
 
     `begins` matches the first line of a start, and `at_s` reads a line's time in seconds, None
     without one. `read` is the function of the engine's Log; the engine serves once the phase `last`
@@ -52,10 +52,10 @@ class Explainer:
         ends = len(every)
         last = None
         for begin in (*reversed([n for n, line in enumerate(every) if n and self.begins(line)]), 0):
-            one = self._start(every[begin:ends], begin)
-            last = last or one
-            if one.finding is not None or one.reached == "serving":
-                return one if one.finding is not None else last
+            explanation = self._start(every[begin:ends], begin)
+            last = last or explanation
+            if explanation.finding is not None or explanation.reached == "serving":
+                return explanation if explanation.finding is not None else last
             ends = begin
         return last or self._start([], 0)
 
@@ -67,8 +67,8 @@ class Explainer:
         times: dict[str, list[float]] = {}
         reached = "resolve"
         for line in lines:
-            mark, found = self.read(line)
-            for name, value in found.items():
+            mark, reported = self.read(line)
+            for name, value in reported.items():
                 figures.setdefault(name, value)
             if sample := self.sample(line):
                 samples.setdefault(sample[0], []).append(sample[1])
@@ -127,8 +127,8 @@ def plan_from_log(configured: Mapping[str, Any]) -> Plan | None:
 def durations(times: Mapping[str, Sequence[float]]) -> tuple[PhaseTime, ...]:
     """Each phase from its first mark to the next phase's."""
     names = list(times)
-    found = []
+    phases = []
     for place, name in enumerate(names):
         end = times[names[place + 1]][0] if place + 1 < len(names) else times[name][-1]
-        found.append(PhaseTime(name, round(max(end - times[name][0], 0.0), 3)))
-    return tuple(found)
+        phases.append(PhaseTime(name, round(max(end - times[name][0], 0.0), 3)))
+    return tuple(phases)

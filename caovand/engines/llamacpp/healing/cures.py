@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.healing.failure import FAILURES, Failure
+from caovand.core.healing.failure import Failure
 from caovand.core.healing.rung import ANY, Healing
-from caovand.engines.common.healing.rungs import OTHER_BUILD
+from caovand.engines.common.healing.rungs import BY_PERSON
 from caovand.engines.llamacpp.healing.rungs import RUNGS
 from caovand.engines.llamacpp.planning.options import TYPES, option
 
@@ -15,7 +15,7 @@ _CARD = ("cache", "slots", "draft-off", "context", "layers")
 _STEP = ("batch", "layers", "context")
 _CRASH = ("draft-off", "flash-auto", "cache-plain", "mmap-off", "layers")
 
-_CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
+CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("device-oom-load", ANY): ("layers", *_CARD[:-1]),
     ("kv-cache-none", ANY): _CARD,
     ("kv-cache-short", ANY): _CARD,
@@ -33,11 +33,10 @@ _CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("draft-collapse", ANY): ("draft-off",),
     ("unknown", ANY): ("draft-off", "flash-auto", "mmap-off"),
 }  # fmt: skip
-CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
-"""Only waiting, or a person, helps against failures without their own row here."""
+"""A failure without a row here has no rungs: only waiting, or a person, helps."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
-    **OTHER_BUILD,
+    **BY_PERSON,
     "exit.instruction": (),
     "llama.cache.long": ("context", "cache", "slots"),
     "llama.ram.cache": ("context", "cache", "slots"),
@@ -48,12 +47,6 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "weights.fp8": (),
     "cache.fp8": (),
     "llama.metal": (),
-    "rocm.kernel": (),
-    "rocm.hipblaslt": (),
-    "driver.behind": (),
-    "container.requirement": (),
-    "driver.old": (),
-    "driver.ptx": (),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""
 

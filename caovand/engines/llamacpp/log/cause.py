@@ -53,10 +53,10 @@ _REQUEST = re.compile(
     r"|log_server_r(?!.{0,30}/health)|get_availabl|slot)"
     r"|slot \d{1,4} (?:: |is )"
 )
-"""What a server prints of requests: an excerpt may begin after its start."""
+"""A server's lines about requests: an excerpt may begin after its start."""
 _NO_MEMORY = ("llama.cuda.oom", "llama.ram", "llama.ram.buffer")
-_OF_CACHE = "buffer for kv cache"
-"""What says, in a line after the allocations that failed, what they were for."""
+_CACHE_BUFFER = "buffer for kv cache"
+"""Words of a line after failed allocations that say what they were for."""
 _CONTEXT = re.compile(r"\bn_ctx {0,12}= {1,12}(?P<context>\d{1,12})$")
 """The length of the context that the cache is made for."""
 _STOPPED = "cleaning up before exit"
@@ -79,8 +79,8 @@ def find_cause(
     hits, stopped = _hits(lines, phase)
     if alive and not any(hit.row.id == _ANNOUNCING for hit in hits):
         return None
-    if (found := cause(hits)) is not None:
-        return found
+    if (first_cause := cause(hits)) is not None:
+        return first_cause
     symptoms = [hit for hit in hits if hit.row.kind in ("consequence", "wrapper")]
     if not symptoms or stopped:
         return None
@@ -114,7 +114,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         found = first(SIGNATURES, text)
         if found is None or (here == "serving" and not _is_crash(parts, found[0])):
             continue
-        if hits and hits[-1].row.id in _NO_MEMORY and _OF_CACHE in text:
+        if hits and hits[-1].row.id in _NO_MEMORY and _CACHE_BUFFER in text:
             while len(hits) > 1 and hits[-2].row.id in _NO_MEMORY:
                 hits.pop()
             text = f"{hits[-1].text}: {parts.message}"

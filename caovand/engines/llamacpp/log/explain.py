@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common.logs.hit import MAX_TEXT, Hit, finding
+from caovand.engines.common.logs.hit import MAX_TEXT, Hit, finding, line_finding
 from caovand.engines.common.logs.signature import first
 from caovand.engines.common.logs.whole_log import Explainer, FigureSample
 from caovand.engines.llamacpp.healing.advice import advise
@@ -26,7 +26,7 @@ _FULL = re.compile(
 )
 _REFUSED = re.compile(
     r".{0,80}\b(?:send_error ?: task id = \d{1,9}, error|got exception"
-    r"|to_send: error|operator\(\)(?=: http client error)): (?P<why>.{1,300})"
+    r"|to_send: error|operator\(\)(?=: http client error)): (?P<reason>.{1,300})"
 )
 _NO_CARD = re.compile(
     r"\bno usable GPU found, --(?:gpu-layers|n-gpu-layers|main-gpu|split-mode|tensor-split)\b"
@@ -39,7 +39,7 @@ _CARD_FOUND = re.compile(
 _UNBUILT = re.compile(r".{0,300}\|(?: CUDA = 0 \|)? BLAS = 0 \|")
 """The features of a build without any library for a card, as releases before b4400 list them."""
 _REFUSED_VALUE = ("llama.args.value", "llama.args.valueless")
-_USAGE = 8
+_MAX_USAGE_LINES = 8
 """Lines after a refused value within which the program prints the option's usage."""
 _CHOICES = re.compile(
     r"(?:-{1,2}[\w-]{1,40},? {1,6}){0,4}-{1,2}[\w-]{1,40} [\[{<](?P<values>[^\]}>]+)"
@@ -58,37 +58,34 @@ def _find_cause(
 ) -> Finding | None:
     """The cause of the server's end, else a problem that ends none: no card in use, refused
     requests."""
-    if found := find_cause(lines, phase, alive=alive):
-        if found.signature not in _REFUSED_VALUE:
-            return found
-        return replace(found, captures={**found.captures, **_choices(found, lines)})
+    if fatal := find_cause(lines, phase, alive=alive):
+        if fatal.signature not in _REFUSED_VALUE:
+            return fatal
+        return replace(fatal, captures={**fatal.captures, **_choices(fatal, lines)})
     on_card = any(_CARD_FOUND.match(line[:MAX_TEXT]) for line in lines)
     for number, line in enumerate(lines, 1):
         if not on_card and _NO_CUDA.match(message := take_apart(line).message):
             row = first(SIGNATURES, message)
             return finding(Hit(number - 1, message, "resolve", *row)) if row else None
         if _NO_CARD.search(line[:MAX_TEXT]):
-            text = line.strip()[:MAX_TEXT]
-            return Finding("gpu-absent", text, "resolve", {}, "llama.cards.unused", number)
+            return line_finding("gpu-absent", line, number, "resolve", "llama.cards.unused")
         if _FULL.match(line) or _FULL.match(line[line.find(" W ") + 3 :][:MAX_TEXT]):
-            text = line.strip()[:MAX_TEXT]
-            return Finding("kv-cache-short", text, "serving", {}, "llama.cache.full", number)
+            return line_finding("kv-cache-short", line, number, "serving", "llama.cache.full")
         refused = _REFUSED.match(line)
-        if refused and (row := first(SIGNATURES, refused["why"])):
-            return finding(Hit(number - 1, refused["why"], "serving", *row))
-    unbuilt = [number for number, line in enumerate(lines, 1) if _UNBUILT.match(line)]
-    if unbuilt and not on_card:
-        text = lines[unbuilt[0] - 1].strip()[:MAX_TEXT]
-        return Finding("gpu-absent", text, "resolve", {}, "llama.cards.unbuilt", unbuilt[0])
+        if refused and (row := first(SIGNATURES, refused["reason"])):
+            return finding(Hit(number - 1, refused["reason"], "serving", *row))
+    for number, line in enumerate(() if on_card else lines, 1):
+        if _UNBUILT.match(line):
+            return line_finding("gpu-absent", line, number, "resolve", "llama.cards.unbuilt")
     return None
 
 
 def _choices(refused: Finding, lines: Sequence[str]) -> Mapping[str, str]:
     """The values that an option takes, by the usage after its refusal; empty without any."""
     option = refused.captures["option"]
-    usage = (_CHOICES.match(line) for line in lines[refused.line : refused.line + _USAGE]
+    usage = (_CHOICES.match(line) for line in lines[refused.line : refused.line + _MAX_USAGE_LINES]
              if option in line)  # fmt: skip
-    listed = next((one["values"] for one in usage if one), _KNOWN_CHOICES.get(option, ""))
+    listed = next((match["values"] for match in usage if match), _KNOWN_CHOICES.get(option, ""))
     values = [value for value in re.split(r"[|,] ?", listed) if value]
     return {"values": ", ".join(values), "first": values[0]} if len(values) > 1 else {}
 

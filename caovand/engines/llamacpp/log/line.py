@@ -46,8 +46,8 @@ def take_apart(line: str) -> LlamaCppLine:
     return _parts(at_s, shape["level"], rest, _SOURCE.match(rest))
 
 
-def _parts(at_s: float | None, level: str, rest: str, found: re.Match[str] | None) -> LlamaCppLine:
-    if found is None:
+def _parts(at_s: float | None, level: str, rest: str, source: re.Match[str] | None) -> LlamaCppLine:
+    if source is None:
         return LlamaCppLine(at_s, level, "", rest)
-    message = rest[found.end() :]
-    return LlamaCppLine(at_s, level, found["function"], message, found["component"] or "")
+    message = rest[source.end() :]
+    return LlamaCppLine(at_s, level, source["function"], message, source["component"] or "")

@@ -8,15 +8,16 @@ from dataclasses import replace
 from caovand.core.facts.forecast import MemoryEstimate, unknown
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
+from caovand.core.units import MIB
 from caovand.engines.common.gguf.estimate import estimate
-from caovand.engines.common.gguf.placement import MIB, Device, Placement, devices, step_seconds
+from caovand.engines.common.gguf.placement import Device, Placement, devices, step_seconds
 from caovand.engines.common.gguf.sizes import GgufLoad
-from caovand.engines.common.gguf.sizing import FILLED
+from caovand.engines.common.gguf.sizing import WORKLOADS
 from caovand.engines.common.options import count
 from caovand.engines.common.plans import cards_in
 from caovand.engines.llamacpp.planning.options import CONTEXT, SHARED
 
-FEWER_BITS = "a GGUF file of fewer bits, or of a smaller model"
+FEWER_BITS = "a GGUF file quantised to fewer bits, or of a smaller model"
 
 
 def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
@@ -39,7 +40,7 @@ def load_of(plan: Plan) -> GgufLoad:
         flash=plan.value("flash_attn") != "off",
         depth=plan.mtp,
         mtp=speculative.get("method") == "draft-mtp",
-        filled=FILLED["chat"],
+        filled=WORKLOADS["chat"].filled,
     )
 
 
@@ -58,11 +59,11 @@ def placement_of(plan: Plan, gpus: Sequence[Gpu], layers: int) -> Placement:
     return Placement(tuple(counts), count(plan.value("n_cpu_moe")) or 0)
 
 
-def _shares(text: object, cards: int) -> list[float]:
-    if not isinstance(text, str):
+def _shares(split: object, cards: int) -> list[float]:
+    if not isinstance(split, str):
         return [1.0] * cards
     try:
-        shares = [float(part) for part in text.split(",")]
+        shares = [float(part) for part in split.split(",")]
     except ValueError:
         return [1.0] * cards
     return (shares + [0.0] * cards)[:cards] if sum(shares) > 0 else [1.0] * cards
@@ -88,8 +89,8 @@ def speed(plan: Plan, inventory: Inventory) -> float | None:
     generates = inventory.model.gguf is not None and plan.task == "generate"
     if not generates or not count(plan.value(CONTEXT)):
         return None
-    found = _devices(plan, inventory)
-    seconds = step_seconds(found, gpus_of(plan, inventory), inventory.host)
+    placed = _devices(plan, inventory)
+    seconds = step_seconds(placed, gpus_of(plan, inventory), inventory.host)
     return 1 / seconds if seconds else None
 
 
@@ -102,6 +103,6 @@ def host_mib(plan: Plan, inventory: Inventory) -> float:
 def _devices(plan: Plan, inventory: Inventory) -> Sequence[Device]:
     model, gpus = inventory.model, gpus_of(plan, inventory)
     assert model.gguf is not None
-    found = devices(model, load_of(plan), placement_of(plan, gpus, len(model.gguf.layers)))
+    placed = devices(model, load_of(plan), placement_of(plan, gpus, len(model.gguf.layers)))
     prompts = (count(plan.value("cache_ram")) or 0) * MIB
-    return (*found[:-1], replace(found[-1], prompts=prompts))
+    return (*placed[:-1], replace(placed[-1], prompts=prompts))

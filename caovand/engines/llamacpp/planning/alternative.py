@@ -11,7 +11,7 @@ from caovand.engines.llamacpp.planning.cards import MIN_CAPABILITY
 def alternative(
     model: ModelCard, gpus: tuple[Gpu, ...], host: Host, tokens_s: float
 ) -> tuple[CheckResult, ...]:
-    """llama.cpp on the cards that it can be built for; on the processor only without older
+    """llama.cpp on the cards that it can be built for; on the CPU only without older
     cards."""
     cards = tuple(gpu for gpu in gpus if gpu.compute_capability >= MIN_CAPABILITY)
     if gpus and not cards:

@@ -16,7 +16,7 @@ MIN_CAPABILITY = oldest_card("13")
 """Compute capability of the oldest cards that `caovanctl engine install` builds for."""
 
 
-def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+def choose(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards to use, those with the most free memory if fewer are requested; none with a CPU
     build."""
     engine = inventory.engine
@@ -40,8 +40,8 @@ def left_out(config: Config, inventory: Inventory) -> Iterator[str]:
         return
     for gpu in inventory.gpus:
         if not compiled_for(engine, gpu):
-            why = refusal(engine, gpu)
-            yield f"GPU {gpu.index} ({gpu.name}) is not used: {why.fact}; {why.remedy}"
+            problem = refusal(engine, gpu)
+            yield f"GPU {gpu.index} ({gpu.name}) is not used: {problem.fact}; {problem.remedy}"
 
 
 def none_usable(config: Config, inventory: Inventory) -> Problem | None:

@@ -1,4 +1,4 @@
-"""How weights in host memory get there, and the threads that read them."""
+"""The way in which weights get into host memory, and the threads that read them there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from caovand.engines.common.gguf import sizing
 def choose_numa(
     inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.PlacedLoad
 ) -> dict[str, Setting]:
-    """How threads that read weights in host memory are spread over the NUMA nodes."""
+    """The spread of the threads that read weights in host memory over the NUMA nodes."""
     nodes = inventory.host.numa_nodes
     if nodes < 2 or (gpus and sized.whole):
         return {}

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.problem import Problem
-from caovand.engines.common import options as common
-from caovand.engines.common.options import STRAY, Typed, is_option, parse_value
+from caovand.engines.common.options import STRAY, SecretOptions, Typed, is_option, parse_value
 
 CONTEXT, SHARED = "max_model_len", "unified"
 """The context of one request, of which llama-server takes the total over all its slots; and whether
@@ -70,7 +69,6 @@ _SPELLINGS: Mapping[str, str] = {row.name: row.spellings[0] for row in OPTIONS}
 TYPES: Mapping[str, type] = {row.name: row.type for row in OPTIONS if row.type}
 CARRIERS: Mapping[str, str] = {"api_key": "LLAMA_API_KEY", "hf_token": "HF_TOKEN"}
 """Secret options, and the variable that passes each to the engine instead."""
-SEPARATOR = ","
 SWITCHES = frozenset({
     "metrics", "offline", "unified", "mlock", "no_mmap", "swa_full", "no_webui", "no_ui", "jinja",
     "no_jinja", "embeddings", "embedding", "reranking", "rerank", "slots", "no_slots", "props",
@@ -81,10 +79,6 @@ SWITCHES = frozenset({
     "mmproj_auto", "no_mmproj_auto", "no_cache_prompt", "cache_prompt", "no_host", "agent", "ag",
 })  # fmt: skip
 """Options without a value, for engines whose option list is unknown."""
-PLACES = {
-    "alias": "served_model_name", "ctx_size": CONTEXT, "chat_template_file": "chat_template",
-    "ssl_cert_file": "ssl_certfile", "verbosity": "log_verbosity",
-}  # fmt: skip
 
 
 def option(name: str) -> str:
@@ -96,24 +90,24 @@ def read(
     words: Sequence[str], known: Collection[str] = (), switches: Collection[str] = ()
 ) -> tuple[Typed, ...]:
     """The options in order; `known` and `switches` are the engine's, if its options were probed."""
-    found: list[Typed] = []
+    typed: list[Typed] = []
     at = 0
     while at < len(words):
         word = words[at]
         if not is_option(word):
-            found.append(Typed("", word, (word,)))
+            typed.append(Typed("", word, (word,)))
             at += 1
             continue
         name = _name(word)
         alone = word in switches if known and word in known else name in SWITCHES
         if alone or at + 1 >= len(words) or is_option(words[at + 1]):
-            found.append(Typed(name, True, (word,)))
+            typed.append(Typed(name, True, (word,)))
             at += 1
         else:
             value = words[at + 1]
-            found.append(Typed(name, parse_value(value, TYPES.get(name)), (word, value)))
+            typed.append(Typed(name, parse_value(value, TYPES.get(name)), (word, value)))
             at += 2
-    return tuple(found)
+    return tuple(typed)
 
 
 def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
@@ -121,45 +115,36 @@ def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
 
     It accepts underscores in place of dashes in a long option.
     """
-    found = read(words, engine.flags, engine.switches) if engine.flags else ()
-    typed = (one.words[0] for one in found if one.name)
-    unknown = [word for word in typed if _with_dashes(word) not in engine.flags]
-    fact, remedy = f"llama.cpp {engine.version} has no such option", "remove it from [engine]"
-    problems = [Problem(f"pass {word}", fact, f"{remedy} extra_args") for word in unknown]
-    return (*problems, *(STRAY for one in found if not one.name))
+    typed = read(words, engine.flags, engine.switches) if engine.flags else ()
+    named = (option.words[0] for option in typed if option.name)
+    fact = f"llama.cpp {engine.version} has no such option"
+    problems = [
+        Problem(f"pass {word}", fact, "remove it from [engine] extra_args")
+        for word in named
+        if _with_dashes(word) not in engine.flags
+    ]
+    return (*problems, *(STRAY for option in typed if not option.name))
 
 
-def carry_secrets(found: Iterable[Typed]) -> tuple[dict[str, str], tuple[str, ...]]:
+def carry_secrets(typed: Iterable[Typed]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Secrets by the variable that carries them, and the words of all other options."""
     env: dict[str, str] = {}
     words: list[str] = []
-    for one in found:
-        if one.name in CARRIERS and len(one.words) == 2:
-            env[CARRIERS[one.name]] = one.words[1]
+    for option in typed:
+        if option.name in CARRIERS and len(option.words) == 2:
+            env[CARRIERS[option.name]] = option.words[1]
         else:
-            words += one.words
+            words += option.words
     return env, tuple(words)
 
 
-def secret_values(words: Sequence[str]) -> tuple[str, ...]:
-    """The values that are shown to nobody; an option may list several."""
-    return common.secret_values(read(words), CARRIERS, SEPARATOR)
-
-
-def redact(words: Sequence[str]) -> tuple[str, ...]:
-    """The words with their secrets hidden."""
-    return common.redact(read(words), CARRIERS)
-
-
-def api_keys(words: Sequence[str]) -> tuple[str, ...] | None:
-    """The keys of the last --api-key; None without one."""
-    return common.api_keys(read(words), SEPARATOR)
-
-
 def _name(word: str) -> str:
-    plain = word.lstrip("-").replace("-", "_")
-    return _NAMES.get(word) or PLACES.get(plain, plain)
+    return _NAMES.get(_with_dashes(word)) or word.lstrip("-").replace("-", "_")
 
 
 def _with_dashes(word: str) -> str:
     return word.replace("_", "-") if word.startswith("--") else word
+
+
+_SECRETS = SecretOptions(read, CARRIERS, separator=",")
+redact, secret_values, api_keys = _SECRETS.redact, _SECRETS.values, _SECRETS.api_keys

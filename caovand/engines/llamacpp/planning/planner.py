@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from caovand.core.addresses import is_loopback
 from caovand.core.config.schema import Config, Mode
-from caovand.core.facts.inventory import Gpu, Inventory, device_name
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.common.options import HIDDEN, Typed, count, values
-from caovand.engines.common.plans import device, idle_keys, keep_steps, misfit_warnings
+from caovand.engines.common.plans import (
+    address,
+    card_variables,
+    device,
+    exposure_warnings,
+    idle_keys,
+    keep_steps,
+    misfit_warnings,
+    typed_variables,
+)
 from caovand.engines.llamacpp.memory.forecast import forecast, speed
 from caovand.engines.llamacpp.planning import cards, drafting, options, sizing, texts
 from caovand.engines.llamacpp.planning.conflicts import conflicts
@@ -55,7 +64,7 @@ def make_plan(
     words = options.read(config.engine.extra_args, engine.flags, engine.switches)
     verbatim = values(words)
     _refuse_unsupported(verbatim)
-    gpus = cards.chosen(config, inventory)
+    gpus = cards.choose(config, inventory)
     settings = _settings(config, inventory, gpus, verbatim, mode or config.policy.mode, environ)
     rest = {
         name: Setting(_masked_value(name, value), "user", "passed verbatim")
@@ -65,7 +74,7 @@ def make_plan(
     plan = Plan(
         model=model.path,
         settings={**_known_options(settings, inventory), **rest},
-        env=_environment(config, gpus, engine.build == "cuda"),
+        env=_environment(config, gpus, cuda=engine.build == "cuda"),
         extra_args=config.engine.extra_args,
         verbatim=frozenset(verbatim),
         device=device(gpus),
@@ -74,7 +83,9 @@ def make_plan(
     )
     _refuse_crawling(plan, config, inventory)
     plan = keep_steps(plan, remembered)
-    return _with_warnings(plan, config, inventory, gpus, words)
+    memory = forecast(plan, inventory)
+    warnings = _warnings(plan, config, inventory, gpus, words, memory)
+    return replace(plan, warnings=tuple(warnings), advice=memory.advice)
 
 
 def _refuse_crawling(plan: Plan, config: Config, inventory: Inventory) -> None:
@@ -123,16 +134,16 @@ def _settings(
     speculative = drafting.speculative_config(
         config, inventory, mode, environ, frozenset(verbatim), on_cards=bool(gpus)
     )
-    sized = sizing.settings(config, inventory, gpus, verbatim, speculative.value or {})
+    request = sizing.SizingInput(config, inventory, gpus, verbatim)
+    sized = sizing.settings(request, speculative.value or {})
     if speculative.value and speculative.origin == "policy" and sizing.EXPERTS_IN_RAM in sized:
         reason = (
             "no drafts while experts are in host memory: each would read different experts there"
         )
         speculative = Setting(None, "policy", reason)
-        sized = sizing.settings(config, inventory, gpus, verbatim, {})
-    found = {
-        "host": Setting(config.server.host, config.origin("server", "host"), "[server] host"),
-        "port": Setting(config.server.port, config.origin("server", "port"), "[server] port"),
+        sized = sizing.settings(request, {})
+    settings = {
+        **address(config),
         "served_model_name": _name(config, inventory),
         **sized,
         "flash_attn": Setting(
@@ -156,10 +167,10 @@ def _settings(
         ),
     }
     if config.model.chat_template:
-        found["chat_template"] = Setting(
+        settings["chat_template"] = Setting(
             config.model.chat_template, "user", "[model] chat_template"
         )
-    return {**found, **texts.settings(texts.task_of(inventory.model, verbatim))}
+    return {**settings, **texts.settings(texts.task_of(inventory.model, verbatim))}
 
 
 def _name(config: Config, inventory: Inventory) -> Setting:
@@ -184,64 +195,54 @@ def _known_options(settings: Mapping[str, Setting], inventory: Inventory) -> dic
     }
 
 
-def _environment(config: Config, gpus: Sequence[Gpu], cuda: bool) -> dict[str, Setting]:
-    found = {
-        "GGML_NO_BACKTRACE": Setting(
-            "1",
-            "policy",
-            "a backtrace by gdb would keep a crashed engine, and its memory, alive for a while",
-        )
-    }
-    if cuda:
-        names = ",".join(map(device_name, gpus))
-        found["CUDA_VISIBLE_DEVICES"] = Setting(names, "policy", "the cards of this plan")
-        found["CUDA_DEVICE_ORDER"] = Setting(
-            "PCI_BUS_ID", "policy", "cards are numbered as nvidia-smi numbers them"
-        )
-    for name, value in config.engine.env:
-        found[name] = Setting(value, "user", "[engine] env")
-    return found
+def _environment(config: Config, gpus: Sequence[Gpu], *, cuda: bool) -> dict[str, Setting]:
+    backtrace = Setting(
+        "1",
+        "policy",
+        "a backtrace by gdb would keep a crashed engine, and its memory, alive for a while",
+    )
+    visible = card_variables(gpus) if cuda else {}
+    return {"GGML_NO_BACKTRACE": backtrace, **visible, **typed_variables(config)}
 
 
-def _with_warnings(
+def _warnings(
     plan: Plan,
     config: Config,
     inventory: Inventory,
     gpus: Sequence[Gpu],
     words: Sequence[Typed],
-) -> Plan:
-    found = [str(note) for note in inventory.model.notes]
-    found += [str(lack) for lack in (old_driver(gpus, inventory.engine.cuda),) if lack]
-    if not gpus and (small := small_host(inventory.model, inventory.host)):
-        found.append(str(small))
-    found += cards.left_out(config, inventory)
-    found += idle_keys(config, USED, UNUSED, "llama.cpp")
+    memory: MemoryEstimate,
+) -> Iterator[str]:
+    yield from map(str, inventory.model.notes)
+    lacks = (
+        old_driver(gpus, inventory.engine.cuda),
+        None if gpus else small_host(inventory.model, inventory.host),
+    )
+    yield from (str(lack) for lack in lacks if lack)
+    yield from cards.left_out(config, inventory)
+    yield from idle_keys(config, USED, UNUSED, "llama.cpp")
     if config.policy.gpu_memory_utilization is not None and not gpus:
-        found.append("[policy] gpu_memory_utilization has no effect on a plan without a card")
-    for one in words:
-        if not one.name:
-            found.append(f'"{one.value}" in [engine] extra_args belongs to no option: remove it')
-        elif inventory.engine.flags and one.words[0] not in inventory.engine.flags:
-            found.append(
-                f"llama.cpp {inventory.engine.version} has no {one.words[0]} and will refuse to"
+        yield "[policy] gpu_memory_utilization has no effect on a plan without a card"
+    for typed in words:
+        if not typed.name:
+            yield f'"{typed.value}" in [engine] extra_args belongs to no option: remove it'
+        elif inventory.engine.flags and typed.words[0] not in inventory.engine.flags:
+            yield (
+                f"llama.cpp {inventory.engine.version} has no {typed.words[0]} and will refuse to"
                 " start: remove it from [engine] extra_args"
             )
-    if not is_loopback(config.server.host) and not (
-        config.server.api_key_file or "api_key" in plan.verbatim
-    ):
-        found.append(
-            f"the engine listens on {config.server.host} and the configuration sets no API key:"
-            " anyone who can reach that address can use it; set [server] api_key_file, or host ="
-            ' "127.0.0.1"'
+    if not (config.server.api_key_file or "api_key" in plan.verbatim):
+        yield from exposure_warnings(
+            config,
+            "the configuration sets no API key",
+            'set [server] api_key_file, or host = "127.0.0.1"',
         )
-    memory = forecast(plan, inventory)
-    found += misfit_warnings(memory)
-    found += map(str, conflicts(plan, inventory))
-    return replace(plan, warnings=tuple(found), advice=memory.advice)
+    yield from misfit_warnings(memory)
+    yield from map(str, conflicts(plan, inventory))
 
 
 def at_once(plan: Plan) -> int | None:
-    """How many requests the engine answers at a time."""
+    """The number of requests that the engine answers at a time."""
     return count(plan.value("parallel"))
 
 

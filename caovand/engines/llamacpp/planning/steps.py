@@ -1,4 +1,4 @@
-"""How many tokens a step may process: llama-server answers nothing until the step is done."""
+"""The tokens that a step may process: llama-server answers nothing until the step is done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ read prompts at 380 tokens/s in steps of 512, at 1113 in steps of 2048)."""
 MIN_STEP, MAX_STEP = 32, 512
 
 
-def on_processor(model: ModelCard, host: Host) -> int:
+def max_on_cpu(model: ModelCard, host: Host) -> int:
     """Tokens of a step on these cores: a power of two that takes STEP_S seconds at most."""
     rate = tokens_computed(model, host)
     tokens = MIN_STEP

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.healing.failure import FAILURES, Failure
+from caovand.core.healing.failure import Failure
 from caovand.core.healing.rung import ANY, Healing
-from caovand.engines.common.healing.rungs import OTHER_BUILD
+from caovand.engines.common.healing.rungs import BY_PERSON
 from caovand.engines.ollama.healing.rungs import RUNGS
 
 _CARD = ("cache", "parallel", "overhead", "context", "processor")
 _CRASH = ("flash-off", "overhead", "processor")
 
-_CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
+CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("device-oom-load", ANY): ("overhead", "cache", "parallel", "context", "processor"),
     ("kv-cache-none", ANY): _CARD,
     ("kv-cache-short", ANY): _CARD,
@@ -28,11 +28,10 @@ _CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("hang", ANY): ("flash-off", "parallel"),
     ("unknown", ANY): ("flash-off",),
 }
-CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
-"""A failure without a row of its own has no rungs: only waiting, or a person, helps."""
+"""A failure without a row here has no rungs: only waiting, or a person, helps."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
-    **OTHER_BUILD,
+    **BY_PERSON,
     "exit.instruction": (),
     "ollama.instruction": (),
     "ollama.slow": (),
@@ -41,10 +40,6 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "ggml.attention": ("flash-off", "processor"),
     "llama.metal": (),
     "ollama.mlx": (),
-    "rocm.kernel": (),
-    "rocm.hipblaslt": (),
-    "driver.behind": (),
-    "container.requirement": (),
     "driver.old": ("processor",),
     "driver.ptx": ("processor",),
 }

@@ -21,7 +21,7 @@ MAX_TRACE_LINES = 40
 _DRIVER = "ollama.driver"
 """The signature of a server without its cards, which serves on the CPU anyway."""
 _REFUSED = "ollama.card.refused"
-_OF_DISCOVERY = ("ollama.discovery", "ollama.runtime", "ollama.card.old", "driver.old", _REFUSED)
+_DISCOVERY_ROWS = ("ollama.discovery", "ollama.runtime", "ollama.card.old", "driver.old", _REFUSED)
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _WARNED = (_DRIVER, _REFUSED, "ollama.client.gone", "ollama.app", "disk.full")
 """Signatures that are evidence at any level but debug."""
@@ -71,8 +71,8 @@ def find_cause(
     hits, announced = _hits(lines, phase)
     if alive and not announced:
         return None
-    if (found := cause(hits)) is not None:
-        return found
+    if (first_cause := cause(hits)) is not None:
+        return first_cause
     return finding(hits[0]) if hits else None
 
 
@@ -80,7 +80,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
     """The hits since the last load of a model, and whether a runner reported a failure."""
     hits: list[Hit] = []
     shown, announced, served = "", False, phase == "serving"
-    for index, line in ((n, part) for n, text in enumerate(lines) for part in apart(text)):
+    for index, line in ((n, part) for n, message in enumerate(lines) for part in apart(message)):
         mark, _ = read(line)
         if mark is not None and mark.phase is not None:
             loaded = mark.phase == "load" and mark.progress == 1.0
@@ -92,18 +92,18 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
                 announced = any(hit.row.id == _DRIVER for hit in hits)
             continue
         parts = take_apart(line)
-        text = _whole(parts)
+        message = _whole(parts)
         announced = announced or announces_failure(line)
-        if _CARD_FOUND.match(text):
-            hits = [hit for hit in hits if hit.row.id not in _OF_DISCOVERY]
-        if not _is_evidence(parts, line) or first(HARMLESS, text):
+        if _CARD_FOUND.match(message):
+            hits = [hit for hit in hits if hit.row.id not in _DISCOVERY_ROWS]
+        if not _is_evidence(parts, line) or first(HARMLESS, message):
             continue
-        found = first(SIGNATURES, text)
-        if found is not None and found[0].failure == "network" and served:
+        match = first(SIGNATURES, message)
+        if match is not None and match[0].failure == "network" and served:
             continue  # a client's pull, which ends no server
         # Of a text that is printed again and again the first counts; a log may have a million.
-        if found is not None and not (hits and hits[-1].row is found[0]):
-            hits.append(Hit(index, text, shown or phase, *found))
+        if match is not None and not (hits and hits[-1].row is match[0]):
+            hits.append(Hit(index, message, shown or phase, *match))
     return unless_explained(hits), announced
 
 
@@ -123,4 +123,4 @@ def _is_evidence(parts: OllamaLine, line: str) -> bool:
     raw = line[date.end() :] if date else line
     if _RAW.match(line) or _OLD.match(raw) or ggml.is_raw(raw):
         return True
-    return any(one.is_raw(line) for one in (host, building, exits, ggml_families))
+    return any(rows.is_raw(line) for rows in (host, building, exits, ggml_families))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from caovand.core.engine.log import Explanation
 from caovand.core.healing.failure import Finding
-from caovand.engines.common.logs.hit import MAX_TEXT
+from caovand.engines.common.logs.hit import MAX_TEXT, line_finding
 from caovand.engines.common.logs.whole_log import Explainer, lines_of
 from caovand.engines.ollama.healing.advice import advise
 from caovand.engines.ollama.healing.advice_cards import ON_PROCESSOR
@@ -40,10 +40,10 @@ _CARD = re.compile(
 
 _SERVER = re.compile(r"\bollama version is (?P<server>\d[\w.+-]{0,40})")
 _CLIENT = re.compile(r"\bclient version is (?P<client>\d[\w.+-]{0,40})")
-"""What `ollama --version` prints if the server that runs is another release than the client."""
-_OF_RELEASE = ("ollama.model.newer", "ollama.model.architecture")
+"""Lines of `ollama --version` if the running server is of another release than the client."""
+_RELEASE_ROWS = ("ollama.model.newer", "ollama.model.architecture")
 _CUT = re.compile(r"truncating input prompt.{0,20} limit=(?P<limit>\d+) prompt=(?P<prompt>\d+)")
-"""A server that cuts prompts answers, but not what was asked."""
+"""A server that truncates prompts answers, but not the whole question."""
 
 _ABSENT = re.compile(
     r"(?:.{0,60} )?\[GIN\] .{0,40}\| 404 \|.{0,100}\bPOST +\"/"
@@ -51,7 +51,7 @@ _ABSENT = re.compile(
 )
 """A known path answers 404 for a model that the server does not have."""
 _GAVE_UP = "aborting completion request due to client closing the connection"
-_OFTEN = 3
+_MIN_TIMES = 3
 """Times from which it is a client's time-out, and not a person who closes a chat."""
 
 
@@ -61,33 +61,34 @@ def _find_cause(
     """The cause of a failure, else a problem that ends no server: an unused card, a truncated
     prompt."""
     versions = _versions(lines)
-    if found := find_cause(lines, phase, alive=alive):
-        if not versions or found.signature not in _OF_RELEASE:
-            return found
-        captures = {k: v for k, v in found.captures.items() if k not in ("newer", "architecture")}
-        return replace(found, captures={**captures, **versions})
+    if fatal := find_cause(lines, phase, alive=alive):
+        if not versions or fatal.signature not in _RELEASE_ROWS:
+            return fatal
+        captures = {k: v for k, v in fatal.captures.items() if k not in ("newer", "architecture")}
+        return replace(fatal, captures={**captures, **versions})
     unused, cut, hinted, integrated = None, None, False, None
-    gave_up: list[tuple[int, str]] = []
+    gave_up: list[int] = []
     for number, line in enumerate(lines, 1):
         hinted = hinted or bool(_CARD.search(line[: MAX_TEXT * 4]))
         integrated = integrated or _INTEGRATED.search(line[: MAX_TEXT * 4])
         if unused is None and (none := _NO_CARD.search(line[:MAX_TEXT])):
-            text, named = line.strip()[:MAX_TEXT], {k: v for k, v in none.groupdict().items() if v}
-            unused = Finding("gpu-absent", text, "http", named, "ollama.cards.unused", number)
+            named = {name: text for name, text in none.groupdict().items() if text}
+            unused = line_finding("gpu-absent", line, number, "http", "ollama.cards.unused", named)
         if _GAVE_UP in line[:MAX_TEXT]:
-            gave_up.append((number, line.strip()[:MAX_TEXT]))
+            gave_up.append(number)
         if cut is None and (matched := _CUT.search(line[:MAX_TEXT])):
-            text, sizes = line.strip()[:MAX_TEXT], matched.groupdict()
-            cut = Finding("bad-arguments", text, "serving", sizes, "ollama.context-cut", number)
+            cut = line_finding(
+                "bad-arguments", line, number, "serving", "ollama.context-cut", matched.groupdict()
+            )
     if unused is not None and integrated is not None and not hinted:
         named = integrated.groupdict()
         return replace(unused, signature="ollama.cards.integrated", captures=named)
     if hinted and unused is not None:
         return unused
-    if cut is None and len(gave_up) >= _OFTEN:
-        number, text = gave_up[0]
-        times = {"times": str(len(gave_up))}
-        return Finding("bad-arguments", text, "serving", times, "ollama.gave-up", number)
+    if cut is None and len(gave_up) >= _MIN_TIMES:
+        number, times = gave_up[0], {"times": str(len(gave_up))}
+        line = lines[number - 1]
+        return line_finding("bad-arguments", line, number, "serving", "ollama.gave-up", times)
     return cut or _absent_model(lines)
 
 
@@ -96,8 +97,7 @@ def _absent_model(lines: Sequence[str]) -> Finding | None:
     for number in range(len(lines), 0, -1):
         line = lines[number - 1][:MAX_TEXT]
         if _ABSENT.match(line):
-            text = line.strip()
-            return Finding("model-missing", text, "serving", {}, "ollama.model.unknown", number)
+            return line_finding("model-missing", line, number, "serving", "ollama.model.unknown")
         if "POST" in line and "[GIN]" in line:
             return None
     return None
@@ -105,7 +105,7 @@ def _absent_model(lines: Sequence[str]) -> Finding | None:
 
 def _versions(lines: Sequence[str]) -> Mapping[str, str]:
     """The releases of server and client, if they differ; empty otherwise."""
-    found = {
+    versions = {
         name: value
         for line in lines
         if "version is" in line
@@ -113,7 +113,7 @@ def _versions(lines: Sequence[str]) -> Mapping[str, str]:
         if (match := pattern.search(line[:MAX_TEXT]))
         for name, value in match.groupdict().items()
     }
-    return found if len(found) == 2 else {}
+    return versions if len(versions) == 2 else {}
 
 
 def _begins(line: str) -> bool:
@@ -121,15 +121,15 @@ def _begins(line: str) -> bool:
 
 
 def explain(text: str) -> Explanation:
-    """Explain the text of a log file; a server on the processor is no failure, but is named."""
-    found = _explain(text)
-    if found.finding is not None:
-        return found
+    """Explain the text of a log file; a server on the CPU is no failure, but is reported."""
+    explanation = _explain(text)
+    if explanation.finding is not None:
+        return explanation
     lines = [line[:MAX_TEXT] for line in lines_of(text)]
     unused = next((n for n, line in enumerate(lines, 1) if _NO_CARD.search(line)), None)
     if unused is None or any(_CARD.search(line) for line in lines):
-        return found
-    return replace(found, advice=(*found.advice, ON_PROCESSOR.format(line=unused)))
+        return explanation
+    return replace(explanation, advice=(*explanation.advice, ON_PROCESSOR.format(line=unused)))
 
 
 _explain = Explainer(

@@ -6,7 +6,7 @@ import json
 import re
 
 from caovand.core.engine.log import Log
-from caovand.engines.common.logs.refusals import OF_OLLAMA, without_refusals
+from caovand.engines.common.logs.refusals import OLLAMA_REQUESTS, without_refusals
 from caovand.engines.common.logs.wrapping import one_text
 from caovand.engines.ollama.log.cause import MAX_TRACE_LINES, announces_failure, find_cause
 from caovand.engines.ollama.log.phases import PHASES, read
@@ -51,7 +51,7 @@ LOG = Log(
     announces=announces_failure,
     near=MAX_TRACE_LINES,
     listening="http",
-    find_cause=without_refusals(find_cause, [BY_ID[name] for name in OF_OLLAMA]),
+    find_cause=without_refusals(find_cause, [BY_ID[name] for name in OLLAMA_REQUESTS]),
     fingerprint=_FINGERPRINT,
     begins=("server config",),
     error=_error,

@@ -8,16 +8,17 @@ from caovand.core.facts.forecast import MemoryEstimate, unknown
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.plan import Plan
-from caovand.engines.common.gguf import sizing
+from caovand.core.units import MIB
 from caovand.engines.common.gguf.estimate import estimate
-from caovand.engines.common.gguf.placement import CONTEXT_MIB, MIB, devices
+from caovand.engines.common.gguf.placement import CONTEXT_MIB, devices
 from caovand.engines.common.gguf.sizes import GgufLoad
+from caovand.engines.common.gguf.sizing import WORKLOADS, LoadSizer, PlacedLoad, card_budgets
 from caovand.engines.common.plans import cards_in
 from caovand.engines.ollama.planning import variables
 
 MINIMUM_MIB = 457
 """Memory that Ollama leaves free on each card when it places layers, CUDA's context included."""
-FEWER_BITS = "a tag of fewer bits, such as NAME:8b-q4_K_M, or of a smaller model"
+FEWER_BITS = "a tag quantised to fewer bits, such as NAME:8b-q4_K_M, or of a smaller model"
 
 
 def cards_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
@@ -25,15 +26,21 @@ def cards_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
     return () if inventory.engine.build == "cpu" else cards_in(plan, inventory)
 
 
-def rooms_of(gpus: tuple[Gpu, ...], overhead: int) -> list[int]:
-    """The bytes of each card that Ollama may use; with unified memory the host's part is
-    overhead."""
-    rooms = zip(sizing.rooms_of(gpus, None), gpus, strict=True)
+def sizer_of(inventory: Inventory, gpus: tuple[Gpu, ...], overhead: int, name: str) -> LoadSizer:
+    """The sizer for the memory of each card that Ollama may use, and the workload of this name.
+
+    `overhead` are the bytes left free on each card; of unified memory the host's part is among
+    them.
+    """
     kept = overhead + (MINIMUM_MIB - CONTEXT_MIB) * MIB
-    return [max(room + _of_the_host(gpu) - kept, 0) for room, gpu in rooms]
+    budgets = [
+        max(budget + _host_part(gpu) - kept, 0)
+        for budget, gpu in zip(card_budgets(gpus, None), gpus, strict=True)
+    ]
+    return LoadSizer(inventory.model, inventory.host, gpus, budgets, WORKLOADS[name])
 
 
-def _of_the_host(gpu: Gpu) -> int:
+def _host_part(gpu: Gpu) -> int:
     return host_reserve_mib(gpu.total_mib) * MIB if gpu.unified else 0
 
 
@@ -47,7 +54,7 @@ def load_of(plan: Plan) -> GgufLoad:
         values=kind,
         flash=variables.has_flash(plan),
         whole_layers=True,
-        filled=sizing.FILLED["chat"],
+        filled=WORKLOADS["chat"].filled,
     )
 
 
@@ -56,12 +63,11 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     if inventory.model.gguf is None:
         return unknown("no GGUF file")
     gpus, load = cards_of(plan, inventory), load_of(plan)
-    sized = _size(plan, inventory)
-    placement = sized.placement
+    placement = _size(plan, inventory).placement
     if not placement.on_cards:
         placement = replace(placement, on_cards=(0,) * len(gpus))
-    found = devices(inventory.model, load, placement)
-    return estimate(found, gpus, inventory, load, None, FEWER_BITS)
+    placed = devices(inventory.model, load, placement)
+    return estimate(placed, gpus, inventory, load, None, FEWER_BITS)
 
 
 def speed(plan: Plan, inventory: Inventory) -> float | None:
@@ -72,8 +78,7 @@ def speed(plan: Plan, inventory: Inventory) -> float | None:
     return 1 / seconds if seconds else None
 
 
-def _size(plan: Plan, inventory: Inventory) -> sizing.PlacedLoad:
-    gpus = cards_of(plan, inventory)
-    rooms = rooms_of(gpus, variables.number(plan, variables.OVERHEAD))
-    model = inventory.model
-    return sizing.place_fixed(model, inventory.host, load_of(plan), gpus, rooms)
+def _size(plan: Plan, inventory: Inventory) -> PlacedLoad:
+    overhead = variables.number(plan, variables.OVERHEAD)
+    sizer = sizer_of(inventory, cards_of(plan, inventory), overhead, "chat")
+    return sizer.place(load_of(plan))

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
 from types import MappingProxyType
 
-from caovand.core.addresses import is_loopback
 from caovand.core.config.schema import Config, Mode
-from caovand.core.facts.inventory import Gpu, Inventory, device_name
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
-from caovand.engines.common.gguf import sizing
-from caovand.engines.common.gguf import slots as requests
+from caovand.engines.common.gguf import choices
 from caovand.engines.common.gguf.sizes import GgufLoad, why_undividable
+from caovand.engines.common.gguf.sizing import LoadSizer, PlacedLoad
+from caovand.engines.common.gguf.slots import choose_fixed
 from caovand.engines.common.plans import (
+    address,
+    card_variables,
     chosen_cards,
     device,
+    exposure_warnings,
     idle_keys,
     keep_steps,
     misfit_warnings,
+    refuse_beyond_limit,
     refuse_other_tasks,
+    typed_variables,
 )
 from caovand.engines.ollama import command, names
 from caovand.engines.ollama.planning import variables
-from caovand.engines.ollama.planning.forecast import forecast, rooms_of
+from caovand.engines.ollama.planning.forecast import forecast, sizer_of
 
-EIGHT_BITS = "q8_0"
 USED = frozenset({
     "served_name", "max_model_len", "gpu_memory_utilization", "kv_cache_dtype", "max_num_seqs",
 })  # fmt: skip
@@ -66,10 +70,11 @@ def make_plan(
     gpus = _choose_cards(config, inventory)
     typed = dict(config.engine.env)
     overhead = _choose_overhead(config, gpus, typed)
-    load, context, cache, slots = _size_load(config, inventory, gpus, typed, overhead)
+    left = str(overhead[variables.OVERHEAD].value) if overhead else typed.get(variables.OVERHEAD)
+    sizer = sizer_of(inventory, gpus, variables.parse_count(left), config.policy.workload)
+    load, context, cache, slots = _size_load(config, sizer, typed)
     settings = {
-        "host": Setting(config.server.host, config.origin("server", "host"), "[server] host"),
-        "port": Setting(config.server.port, config.origin("server", "port"), "[server] port"),
+        **address(config),
         "served_model_name": Setting(config.model.path, "user", "Ollama serves it by its own name"),
         variables.CONTEXT: context,
     }
@@ -88,9 +93,9 @@ def make_plan(
         variables.NO_PRUNE: Setting("1", "policy", "files of an interrupted download are kept"),
         variables.LOAD_TIMEOUT: Setting("10m", "policy", "as long as a completion may take here"),
         **overhead,
-        **_card_variables(gpus, inventory),
+        **(card_variables(gpus, variables.NO_CARD) if inventory.engine.build == "cuda" else {}),
+        **typed_variables(config),
     }  # fmt: skip
-    env |= {name: Setting(value, "user", "[engine] env") for name, value in typed.items()}
     plan = Plan(
         model=config.model.path,
         settings=settings,
@@ -98,7 +103,10 @@ def make_plan(
         device=device(gpus),
         engine=f"{inventory.engine.executable} {inventory.engine.version}",
     )
-    return _with_warnings(keep_steps(plan, remembered), config, inventory, gpus)
+    plan = keep_steps(plan, remembered)
+    memory = forecast(plan, inventory)
+    warnings = _warnings(plan, config, inventory, gpus, memory)
+    return replace(plan, warnings=tuple(warnings), advice=memory.advice)
 
 
 def _refuse_unsupported(config: Config) -> None:
@@ -115,10 +123,10 @@ def _refuse_unsupported(config: Config) -> None:
             " api_key_file, and put a proxy that checks a key in front of it"
         )
     if config.model.served_name not in (None, name):
-        wanted = config.model.served_name
+        served = config.model.served_name
         raise Unplannable(
-            f"cannot serve {name} as {wanted}: Ollama serves a model by its own name; run `ollama"
-            f" cp {name} {wanted}` and set [model] path to the new name"
+            f"cannot serve {name} as {served}: Ollama serves a model by its own name; run `ollama"
+            f" cp {name} {served}` and set [model] path to the new name"
         )
     for variable, key in (
         (command.HOST, "[server] host and port"),
@@ -146,92 +154,48 @@ def _choose_overhead(
         return {}
     if share is None:
         reserve = max(host_reserve_mib(gpu.total_mib) if gpu.unified else 0 for gpu in gpus) << 20
-        why = "bytes of the unified memory left for the host, which would hang without them"
-        return {variables.OVERHEAD: Setting(str(reserve), "policy", why)} if reserve else {}
+        reason = "bytes of the unified memory left for the host, which would hang without them"
+        return {variables.OVERHEAD: Setting(str(reserve), "policy", reason)} if reserve else {}
     left = max(int(gpu.total_mib * (1 - share)) for gpu in gpus) << 20
     return {variables.OVERHEAD: Setting(str(left), "user", "[policy] gpu_memory_utilization")}
 
 
 def _size_load(
-    config: Config,
-    inventory: Inventory,
-    gpus: tuple[Gpu, ...],
-    typed: Mapping[str, str],
-    overhead: Mapping[str, Setting],
+    config: Config, sizer: LoadSizer, typed: Mapping[str, str]
 ) -> tuple[GgufLoad, Setting, Setting, Setting]:
-    """The load with its context, cache type and number of parallel requests."""
-    kind, slots = _choose_cache_type(config, typed), _choose_slots(config, inventory, gpus, typed)
-    flash = typed.get(variables.FLASH, "1") not in variables.OFF
-    workload = config.policy.workload
+    """The load with its context, cache type and number of requests at once."""
+    kind, parallel = _choose_cache_type(config, typed), _choose_slots(config, sizer, typed)
     load = GgufLoad(
-        0, int(slots.value), keys=kind.value, values=kind.value, flash=flash, whole_layers=True,
-        filled=sizing.FILLED[workload],
+        0, parallel.value, keys=kind.value, values=kind.value,
+        flash=typed.get(variables.FLASH, "1") not in variables.OFF, whole_layers=True,
+        filled=sizer.workload.filled,
     )  # fmt: skip
-    loads = [load]
-    fits_heads = not why_undividable(EIGHT_BITS, inventory.model.head_dim)
-    if gpus and flash and fits_heads and kind.origin == "policy":
-        loads.append(replace(load, keys=EIGHT_BITS, values=EIGHT_BITS))
-    if gpus and slots.origin == "policy":
-        loads += chain.from_iterable(zip(*map(requests.fewer, loads), strict=True))
-    model, wanted = inventory.model, config.model.max_model_len
-    if wanted is not None and model.max_model_len and wanted > model.max_model_len:
-        raise Unplannable(
-            f"cannot serve a context of {wanted} tokens: the model's own limit is"
-            f" {model.max_model_len}; set [model] max_model_len to at most that"
-        )
-    host = inventory.host
-    left = (
-        str(overhead[variables.OVERHEAD].value) if overhead else typed.get(variables.OVERHEAD, "")
-    )
-    rooms = rooms_of(gpus, int(left) if left.isascii() and left.isdecimal() else 0)
-    if wanted is not None:
-        loads = [replace(one, context=wanted) for one in loads]
-        sized = requests.choose_fixed(model, host, loads, gpus, rooms, workload)
-        context = Setting(wanted, "user", "[model] max_model_len")
+    loads = choices.candidate_loads(sizer, load, parallel, (kind,))
+    stated = config.model.max_model_len
+    refuse_beyond_limit(config, sizer.model)
+    if stated is not None:
+        sized = choose_fixed(sizer, [replace(load, context=stated) for load in loads])
+        context = Setting(stated, "user", "[model] max_model_len")
     else:
-        most = load.slots
-        if slots.origin == "policy":
-            most = requests.max_slots(model, gpus, host, workload)
-        sized = requests.choose(model, host, loads, gpus, rooms, workload, most)
-        reason = _context_reason(sized, inventory, gpus, workload)
-        if slots.origin == "policy" and sized.whole and sized.load.slots > 1:
-            alone = replace(sized.load, slots=1)
-            one = sizing.find_longest(model, host, alone, gpus, rooms, workload)
-            if one.fits and one.whole and one.load.context > sized.load.context:
-                reason += (
-                    f" for {sized.load.slots} requests at once; one alone would have"
-                    f" {one.load.context} ([policy] max_num_seqs = 1)"
-                )
+        sized = choices.choose_open(sizer, loads, parallel)
+        reason = _why_context(config, sizer, sized, parallel)
         context = Setting(sized.load.context, "policy", reason)
-    chosen = sized.load
-    if chosen.keys != kind.value:
-        why = (
-            "in half precision, layers would leave the cards, the context would be short, or far"
-            " fewer requests would have room"
-        )
-        kind = Setting(chosen.keys, "policy", why)
-    if chosen.slots > load.slots:
-        why = "as many requests as memory has room for; each has the whole context"
-        slots = Setting(str(chosen.slots), "policy", why)
-    elif chosen.slots < load.slots:
-        layers = "layers" if sized.whole else "more layers"
-        why = f"with more, {layers} would leave the cards, or each context would be short"
-        slots = Setting(str(chosen.slots), "policy", why)
-    return chosen, context, kind, slots
+    slots = choices.slots_of(sized, parallel)
+    slots = replace(slots, value=str(slots.value))
+    return sized.load, context, choices.cache_type_of(sized, kind), slots
 
 
-def _context_reason(
-    sized: sizing.PlacedLoad, inventory: Inventory, gpus: tuple[Gpu, ...], workload: str
-) -> str:
-    if sized.load.context == inventory.model.max_model_len:
-        return "the model's own limit"
-    if not sized.fits:
-        return "no context fits; trying the smallest useful one"
-    if gpus and sized.whole:
-        return "the longest with every layer on the cards"
-    if gpus:
-        return f"enough for {workload}; a longer one would take layers off the cards"
-    return "the longest that fits free memory, and that the CPU reads within minutes"
+def _why_context(config: Config, sizer: LoadSizer, sized: PlacedLoad, parallel: Setting) -> str:
+    load, workload = sized.load, config.policy.workload
+    reason = choices.why_context(sizer, sized, workload, "the free host memory")
+    if parallel.origin == "policy" and sized.whole and load.slots > 1:
+        alone = sizer.find_longest(replace(load, slots=1))
+        if alone.fits and alone.whole and alone.load.context > load.context:
+            reason += (
+                f" for {load.slots} requests at once; one alone would have {alone.load.context}"
+                " ([policy] max_num_seqs = 1)"
+            )
+    return reason
 
 
 def _choose_cache_type(config: Config, typed: Mapping[str, str]) -> Setting:
@@ -249,54 +213,41 @@ def _choose_cache_type(config: Config, typed: Mapping[str, str]) -> Setting:
     return Setting(kind, "user", source)
 
 
-def _choose_slots(
-    config: Config, inventory: Inventory, gpus: tuple[Gpu, ...], typed: Mapping[str, str]
-) -> Setting:
-    wanted = typed.get(variables.PARALLEL, "")
-    if wanted:
-        if not (wanted.isascii() and wanted.isdecimal() and int(wanted)):
-            raise Unplannable(
-                f'cannot use {variables.PARALLEL} "{wanted}" of [engine] env: set a whole number of'
-                " at least 1"
-            )
-        return Setting(wanted, "user", "[engine] env")
-    if config.policy.max_num_seqs is not None:
-        return Setting(str(config.policy.max_num_seqs), "user", "[policy] max_num_seqs")
-    workload = config.policy.workload
-    reason = f"requests at once for {workload}; each has the whole context"
-    many = requests.wanted(inventory.model, gpus, inventory.host, workload)
-    return Setting(str(many), "policy", reason)
-
-
-def _card_variables(gpus: tuple[Gpu, ...], inventory: Inventory) -> dict[str, Setting]:
-    if inventory.engine.build == "cpu":
-        return {}
-    visible = ",".join(map(device_name, gpus)) or variables.NO_CARD
-    return {
-        variables.CARDS: Setting(visible, "policy", "the cards of this plan"),
-        "CUDA_DEVICE_ORDER": Setting("PCI_BUS_ID", "policy", "cards are numbered by slot"),
-    }
-
-
-def _with_warnings(plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Plan:
-    found = [str(note) for note in inventory.model.notes]
-    if not config.watch.idle_probe_s:
-        found.append(UNCOUNTED)
-    if inventory.gpus and not gpus:
-        found.append("no card is used: Ollama has no CUDA libraries here, or the cards are too old")
-    found += idle_keys(config, USED, UNUSED, "Ollama")
-    if variables.text(plan, variables.CACHE_TYPE) != "f16" and not variables.has_flash(plan):
-        found.append("without flash attention Ollama keeps the cache in half precision")
-    if not is_loopback(config.server.host):
-        found.append(
-            f"the engine listens on {config.server.host}, and Ollama checks no API key: anyone who"
-            " can reach that address can use it, and download and delete models; set host ="
-            ' "127.0.0.1"'
+def _choose_slots(config: Config, sizer: LoadSizer, typed: Mapping[str, str]) -> Setting:
+    parallel = typed.get(variables.PARALLEL, "")
+    if not parallel:
+        return choices.choose_slots(config, sizer)
+    if not (parallel.isascii() and parallel.isdecimal() and int(parallel)):
+        raise Unplannable(
+            f'cannot use {variables.PARALLEL} "{parallel}" of [engine] env: set a whole number of'
+            " at least 1"
         )
-    found += map(str, conflicts(plan, inventory))
-    memory = forecast(plan, inventory)
-    found += misfit_warnings(memory)
-    return replace(plan, warnings=tuple(found), advice=memory.advice)
+    return Setting(int(parallel), "user", "[engine] env")
+
+
+def _warnings(
+    plan: Plan,
+    config: Config,
+    inventory: Inventory,
+    gpus: tuple[Gpu, ...],
+    memory: MemoryEstimate,
+) -> Iterator[str]:
+    yield from map(str, inventory.model.notes)
+    if not config.watch.idle_probe_s:
+        yield UNCOUNTED
+    if inventory.gpus and not gpus:
+        yield "no card is used: Ollama has no CUDA libraries here, or the cards are too old"
+    yield from idle_keys(config, USED, UNUSED, "Ollama")
+    if variables.text(plan, variables.CACHE_TYPE) != "f16" and not variables.has_flash(plan):
+        yield "without flash attention Ollama keeps the cache in half precision"
+    yield from exposure_warnings(
+        config,
+        "Ollama checks no API key",
+        'set host = "127.0.0.1"',
+        risk="can use it, and download and delete models",
+    )
+    yield from map(str, conflicts(plan, inventory))
+    yield from misfit_warnings(memory)
 
 
 def conflicts(plan: Plan, inventory: Inventory) -> tuple[Problem, ...]:

@@ -32,6 +32,10 @@ def has_flash(plan: Plan) -> bool:
 
 
 def number(plan: Plan, name: str) -> int:
-    """A variable's value as a count; 0 for anything else, which Ollama ignores too."""
-    found = text(plan, name)
-    return int(found) if found.isascii() and found.isdecimal() else 0
+    """A variable's value as a count; 0 for anything else."""
+    return parse_count(text(plan, name))
+
+
+def parse_count(value: str | None) -> int:
+    """The count that a variable's value spells; 0 for anything else, which Ollama ignores too."""
+    return int(value) if value and value.isascii() and value.isdecimal() else 0

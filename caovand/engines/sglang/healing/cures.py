@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.healing.failure import FAILURES, Failure
+from caovand.core.healing.failure import Failure
 from caovand.core.healing.rung import ANY, Healing
-from caovand.engines.common.healing.rungs import OTHER_BUILD
+from caovand.engines.common.healing.rungs import BY_PERSON
 from caovand.engines.sglang.healing.rungs import RUNGS
 from caovand.engines.sglang.planning.options import DRAFTING, TYPES, option
 
 _STEP = ("share", "requests", "step", "draft-off", "graphs-off")
 _CRASH = ("draft-off", "graphs-off", "attention")
 
-_CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
+CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("device-oom-load", ANY): ("draft-off", "share"),
     ("kv-cache-none", ANY): ("draft-off", "fill"),
     ("kv-cache-short", ANY): ("requests", "cache", "context"),
@@ -32,11 +32,10 @@ _CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("hang", ANY): ("draft-off", "replicas-off", "graphs-off", "requests"),
     ("unknown", ANY): ("replicas-off", "draft-off", "graphs-off"),
 }
-CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
-"""Only waiting, or a person, helps against failures without their own row here."""
+"""A failure without a row here has no rungs: only waiting, or a person, helps."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
-    **OTHER_BUILD,
+    **BY_PERSON,
     "weights.fp8": (),
     "cache.fp8": ("attention",),
     "flashinfer.card": ("attention",),
@@ -49,12 +48,6 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "jit.cuda": (),
     "torch.card": (),
     "jit.assembler": (),
-    "rocm.kernel": (),
-    "rocm.hipblaslt": (),
-    "driver.behind": (),
-    "container.requirement": (),
-    "driver.old": (),
-    "driver.ptx": (),
     "start.itself": (),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""

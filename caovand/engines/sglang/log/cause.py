@@ -7,7 +7,8 @@ later lines do not. With several cards each rank prints its own; the first count
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, importer
@@ -36,7 +37,7 @@ from caovand.engines.sglang.log.signatures import (
     UNBALANCED,
 )
 
-_WITH = 20
+_REFUSAL_DISTANCE = 20
 """Maximum lines between the refusal of a prompt and the exception in its handling."""
 MAX_TRACE_LINES = 200
 """Maximum lines of tracebacks, for eight ranks."""
@@ -53,7 +54,7 @@ _REPORTS = re.compile(
 )
 """Prefixes of SGLang's messages that report a failure: other messages may quote a request."""
 _RAW = re.compile(
-    r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception|OutOfResources)(?:: |\(|$)"
+    r"(?!Error: )(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception|OutOfResources)(?:: |\(|$)"
     r"|[\w./+-]{1,300}:\d{1,6}:\d{1,6}: fatal error: |[\w./-]{0,80}(?:launch_server\.py"
     r"|sglang(?: serve)?): "
     r"error: |Message: 'Received sigquit|terminate called after|  what\(\): "
@@ -70,6 +71,8 @@ _CONFIGURING = re.compile(
 _HANDLING = re.compile(r"/sglang/srt/(?:entrypoints/|managers/(?:tokenizer_manager|io_struct)\.py)")
 """Code that reads and answers requests: its exceptions end only the request."""
 _LOADERS = re.compile(r"load_weights|weight_loader|load_\w{0,60}weight")
+Match = tuple[Signature, Mapping[str, str]]
+"""A row and the values that it captured."""
 _PHASE_OF = {
     "load_model": "load", "init_memory_pool": "kv", "profile_max_num_token": "kv",
     "init_cuda_graphs": "capture", "init_device_graphs": "capture", "capture": "capture",
@@ -80,14 +83,14 @@ _PHASE_OF = {
 
 _IGNORED = re.compile(
     r"Ignore import error when loading sglang\.(?:\w{1,40}\.){0,4}(?P<model>\w{1,60})[:.] "
-    r"(?P<why>.{3,1000})"
+    r"(?P<reason>.{3,1000})"
 )
 """Why the code of a model could not be imported; SGLang then does not know its architecture."""
-_COMMON = 4
+_SHARED_LETTERS = 4
 """Letters in which a module of sglang/srt/models and its architectures agree: deepseek_v2.py has
 DeepseekV3ForCausalLM."""
 _VAGUE = frozenset({"sglang.exception", "engine.import"})
-_IN_REQUESTS = frozenset({"python.locale", "python.loop", "python.database", "hub.streamer"})
+_REQUEST_EXCEPTIONS = frozenset({"python.locale", "python.loop", "python.database", "hub.streamer"})
 """Exceptions of Python and of the hub that code which handles a request raises for that alone."""
 
 
@@ -148,45 +151,97 @@ class _Trace:
         return family_of(self.frames, message)
 
 
-class _Ignored:
+class _IgnoredImports:
     """Code of models that could not be imported, so that SGLang does not know these models."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[int, str, str]] = {}
+        self._ignored: dict[str, tuple[int, str, str]] = {}
 
     def feed(self, index: int, message: str) -> None:
         """Feed the log's next line."""
-        if found := _IGNORED.search(message[:MAX_LINE]):
-            self._found.setdefault(_letters(found["model"]), (index, message, found["why"]))
+        if match := _IGNORED.search(message[:MAX_LINE]):
+            self._ignored.setdefault(_letters(match["model"]), (index, message, match["reason"]))
 
     def captures(self, architecture: str) -> Mapping[str, str]:
         """Why this architecture's code is missing, else why another model's is."""
-        if found := self._found.get(_letters(architecture)):
-            return {"ignored": found[2]}
-        last = next(reversed(self._found.values()), None)
+        if ignored := self._ignored.get(_letters(architecture)):
+            return {"ignored": ignored[2]}
+        last = next(reversed(self._ignored.values()), None)
         return {"others": last[2]} if last else {}
 
     def reason(self, architecture: str, phase: str) -> Hit | None:
         """Why the code of this architecture is missing, if a row knows the reason."""
-        if (found := self._found.get(_letters(architecture))) is None:
+        if (ignored := self._ignored.get(_letters(architecture))) is None:
             return None
-        index, message, why = found
-        for text in (why, f"ModuleNotFoundError: {why}", f"ImportError: {why}"):
-            row = first(SIGNATURES, text)
-            if row is not None and row[0].kind in ("cause", "generic") and row[0].id not in _VAGUE:
-                return Hit(index, message, phase, *row)
+        index, message, reason = ignored
+        for line in (reason, f"ModuleNotFoundError: {reason}", f"ImportError: {reason}"):
+            match = first(SIGNATURES, line)
+            if match and match[0].kind in ("cause", "generic") and match[0].id not in _VAGUE:
+                return Hit(index, message, phase, *match)
         return None
 
 
 def _letters(name: str) -> str:
     """The beginning of a module's or an architecture's name, which both have in common."""
-    return "".join(filter(str.isalpha, name.lower()))[:_COMMON]
+    return "".join(filter(str.isalpha, name.lower()))[:_SHARED_LETTERS]
 
 
 def announces_failure(line: str) -> bool:
     """Whether a line says that a process failed: the cause is near it."""
     parts = take_apart(line)
     return parts.at_s is not None and bool(BY_ID["sglang.sigquit"].pattern.match(parts.message))
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """A line that a row matches, with what the log shows around it."""
+
+    row: Signature
+    captures: Mapping[str, str]
+    message: str
+    index: int
+    lines: Sequence[str]
+    trace: _Trace
+
+    def refine(self) -> Match:
+        """The row and captures, more precise where the traceback or the lines before allow it."""
+        refine = _REFINEMENTS.get(self.row.id)
+        if refined := refine and refine(self):
+            return refined
+        if self.trace.raised_by_reader or self.trace.is_building(self.message):
+            return python.as_raised_by_reader(self.row), self.captures
+        return self.row, self.captures
+
+
+def _by_trace(evidence: _Evidence) -> Match:
+    row = evidence.trace.row_of(evidence.message) or evidence.row
+    return row, {**evidence.captures, **packages(evidence.trace.frames)}
+
+
+def _by_caller(evidence: _Evidence) -> Match | None:
+    called = caller(evidence.trace.frames, evidence.captures)
+    return (evidence.row, {**evidence.captures, **called}) if called else None
+
+
+def _by_source(evidence: _Evidence) -> Match | None:
+    """The figure that SGLang computes from the card's memory in the line of code printed before."""
+    if not evidence.trace.sets_defaults:
+        return None
+    source = next(reversed(evidence.lines[max(evidence.index - 2, 0) : evidence.index]), "")
+    return (NO_SIZES if "speculative" in source else NO_FIGURE, evidence.captures)
+
+
+_REFINEMENTS: Mapping[str, Callable[[_Evidence], Match | None]] = {
+    "sglang.exception": _by_trace,
+    "sglang.unbalanced": lambda at: (UNBALANCED, at.captures) if at.trace.sets_up_drafts else None,
+    "sglang.args.unknown": lambda at: (at.row, known_of(at.captures)),
+    "sglang.arch": lambda at: with_owner(at.row, at.captures, at.trace.frames),
+    "config.none": _by_source,
+    IMPORTS: lambda at: (at.row, {**at.captures, **importer(at.trace.frames, at.captures)}),
+    NUMPY: lambda at: (at.row, numpy_user(at.lines, at.index)),
+    MISMATCH: _by_caller,
+}
+"""By row, how a line is refined; None leaves it as it is."""
 
 
 def find_cause(
@@ -198,7 +253,7 @@ def find_cause(
     failed only if it says so.
     """
     hits: list[Hit] = []
-    shown, trace, ignored = "", _Trace(), _Ignored()
+    shown, trace, ignored = "", _Trace(), _IgnoredImports()
     for index, line in enumerate(lines):
         mark, _ = read(line)
         if mark is not None:
@@ -209,64 +264,47 @@ def find_cause(
         ignored.feed(index, message)
         if not _is_evidence(line) or first(HARMLESS, message):
             continue
-        if message.isidentifier():  # alone it explains nothing
-            before = reversed(lines[max(index - python.RAISED, 0) : index])
-            message += python.raised_at(take_apart(one).message for one in before)
-        elif REASON in message:
-            before = reversed(lines[max(index - SOURCE, 0) : index])
-            message += kernel_before(take_apart(one).message for one in before)
-        row = first(SIGNATURES, message)
-        if row is not None:
-            if row[0] is BY_ID["sglang.exception"]:
-                row = (trace.row_of(message) or row[0], {**row[1], **packages(trace.frames)})
-            elif row[0] is BY_ID["sglang.unbalanced"] and trace.sets_up_drafts:
-                row = (UNBALANCED, row[1])
-            elif row[0].id == "sglang.args.unknown":
-                row = (row[0], known_of(row[1]))
-            elif row[0].id in (IMPORTS, NUMPY, "sglang.arch"):
-                row = _of_package(row, trace.frames, lines, index)
-            elif row[0].id == MISMATCH and (who := caller(trace.frames, row[1])):
-                row = (row[0], {**row[1], **who})
-            elif row[0].id == "config.none" and trace.sets_defaults:
-                source = next(reversed(lines[max(index - 2, 0) : index]), "")
-                row = (NO_SIZES if "speculative" in source else NO_FIGURE, row[1])
-            elif trace.raised_by_reader or trace.is_building(message):
-                row = (python.as_raised_by_reader(row[0]), row[1])
-            here = shown or trace.phase or phase
-            if row[0].id == "sglang.model.architecture":
-                if reason := ignored.reason(row[1].get("architecture", ""), here):
-                    hits.append(reason)
-                    continue
-                row = (row[0], {**row[1], **ignored.captures(row[1].get("architecture", ""))})
-            of_request = row[0].kind == "generic" or row[0].id in _IN_REQUESTS
-            if here == "serving" and of_request and trace.is_of_request:
-                trace.files = []
+        message += _continuation(message, lines, index)
+        match = first(SIGNATURES, message)
+        if match is None:
+            continue
+        row, captures = _Evidence(*match, message, index, lines, trace).refine()
+        here = shown or trace.phase or phase
+        if row.id == "sglang.model.architecture":
+            architecture = captures.get("architecture", "")
+            if reason := ignored.reason(architecture, here):
+                hits.append(reason)
                 continue
-            hits.append(Hit(index, message, here, *row))
+            captures = {**captures, **ignored.captures(architecture)}
+        of_request = row.kind == "generic" or row.id in _REQUEST_EXCEPTIONS
+        if here == "serving" and of_request and trace.is_of_request:
+            trace.files = []
+            continue
+        hits.append(Hit(index, message, here, row, captures))
     if alive and not any(map(announces_failure, lines)):
         return None
-    if (found := cause(hits)) is not None:
-        refused = _refused_near(hits, found)
-        return finding(refused) if refused else found
+    if (first_cause := cause(hits)) is not None:
+        refused = _refused_near(hits, first_cause)
+        return finding(refused) if refused else first_cause
     return finding(_proof(hits)) if hits else None
 
 
-def _of_package(
-    row: tuple[Signature, Mapping[str, str]], frames: Sequence[str], lines: Sequence[str], at: int
-) -> tuple[Signature, Mapping[str, str]]:
-    """The row and captures of a failed package, with its name by the traceback."""
-    if row[0].id == IMPORTS:
-        return row[0], {**row[1], **importer(frames, row[1])}
-    if row[0].id == NUMPY:
-        return row[0], {**row[1], **numpy_user(lines, at)}
-    return with_owner(*row, frames)
+def _continuation(message: str, lines: Sequence[str], index: int) -> str:
+    """The words to add to a message that explains nothing without the lines before it."""
+    if message.isidentifier():
+        before = reversed(lines[max(index - python.RAISED, 0) : index])
+        return python.raised_at(take_apart(line).message for line in before)
+    if REASON in message:
+        before = reversed(lines[max(index - SOURCE, 0) : index])
+        return kernel_before(take_apart(line).message for line in before)
+    return ""
 
 
-def _refused_near(hits: Sequence[Hit], found: Finding) -> Hit | None:
+def _refused_near(hits: Sequence[Hit], exception: Finding) -> Hit | None:
     """The refusal of a prompt printed with an exception that only has a Python type's words."""
-    if not found.text.startswith("TypeError: "):
+    if not exception.text.startswith("TypeError: "):
         return None
-    near = (hit for hit in hits if abs(hit.index + 1 - found.line) <= _WITH)
+    near = (hit for hit in hits if abs(hit.index + 1 - exception.line) <= _REFUSAL_DISTANCE)
     return next((hit for hit in near if hit.row.id == "args.pool"), None)
 
 

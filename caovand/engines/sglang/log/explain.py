@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from caovand.core.engine.log import Explanation
 from caovand.core.healing.failure import Finding
-from caovand.engines.common.logs.hit import MAX_TEXT
+from caovand.engines.common.logs.hit import line_finding
 from caovand.engines.common.logs.whole_log import Explainer
 from caovand.engines.sglang.healing.advice import advise
 from caovand.engines.sglang.log.cause import find_cause
@@ -26,13 +26,12 @@ _NO_ANSWER = re.compile(
 
 def _find_cause(lines: Sequence[str], phase: str) -> Finding | None:
     """The cause of the end, else health checks that nothing answered."""
-    if found := find_cause(lines, phase):
-        return found
+    if fatal := find_cause(lines, phase):
+        return fatal
     for number, line in enumerate(lines, 1):
         if waited := _NO_ANSWER.match(take_apart(line).message):
-            captures = {name: text for name, text in waited.groupdict().items() if text}
-            text = line.strip()[:MAX_TEXT]
-            return Finding("hang", text, "serving", captures, "sglang.health", number)
+            captures = {name: value for name, value in waited.groupdict().items() if value}
+            return line_finding("hang", line, number, "serving", "sglang.health", captures)
     return None
 
 
@@ -48,9 +47,9 @@ _explain = Explainer(
 
 def explain(text: str) -> Explanation:
     """Explain a log; code that could not be imported is not harmless if it is the cause."""
-    found = _explain(text)
-    finding = found.finding
+    explanation = _explain(text)
+    finding = explanation.finding
     if finding is None or not ("ignored" in finding.captures or _IGNORED in finding.text):
-        return found
-    harmless = {row: count for row, count in found.harmless.items() if row != "sglang.import"}
-    return replace(found, harmless=harmless)
+        return explanation
+    harmless = {row: count for row, count in explanation.harmless.items() if row != "sglang.import"}
+    return replace(explanation, harmless=harmless)

@@ -27,9 +27,9 @@ class SglangLine:
 
 def take_apart(line: str) -> SglangLine:
     """The parts of one line, without colours and newlines."""
-    found = _PREFIX.match(line)
-    if found is None:
+    prefix = _PREFIX.match(line)
+    if prefix is None:
         return SglangLine(None, "", line)
-    day, hour, minute = (int(found[name] or 0) for name in ("day", "hour", "minute"))
-    at_s = ((day * 24 + hour) * 60 + minute) * 60 + float(found["second"])
-    return SglangLine(at_s, found["ranks"].strip(), line[found.end() :])
+    day, hour, minute = (int(prefix[name] or 0) for name in ("day", "hour", "minute"))
+    at_s = ((day * 24 + hour) * 60 + minute) * 60 + float(prefix["second"])
+    return SglangLine(at_s, prefix["ranks"].strip(), line[prefix.end() :])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _DEFAULT = "leave it out, it is what SGLang does anyway"
-GONE: Mapping[str, str] = {
+DROPPED: Mapping[str, str] = {
     "enable_flashinfer_mla": "pass --attention-backend flashinfer",
     "enable_flashmla": "pass --attention-backend flashmla",
     "disable_flashinfer": "pass --attention-backend triton",
@@ -18,8 +18,8 @@ GONE: Mapping[str, str] = {
     "disable_disk_cache": "leave it out, nothing takes its place",
     "disable_jump_forward": "leave it out, nothing takes its place",
 }
-"""What to do in place of an option that releases up to some one had."""
-OF_VLLM: Mapping[str, str] = {
+"""Options that later releases dropped, and what to do instead."""
+VLLM_OPTIONS: Mapping[str, str] = {
     "max_model_len": "--context-length",
     "gpu_memory_utilization": "--mem-fraction-static (a part of it: 0.8 to 0.9)",
     "max_num_seqs": "--max-running-requests",
@@ -30,7 +30,7 @@ OF_VLLM: Mapping[str, str] = {
     "limit_mm_per_prompt": "--limit-mm-data-per-request",
     "swap_space": "nothing",
 }
-"""vLLM's options, and what SGLang has in their place."""
+"""vLLM's options, and SGLang's counterparts."""
 
 
 def known_of(captures: Mapping[str, str]) -> Mapping[str, str]:
@@ -38,6 +38,6 @@ def known_of(captures: Mapping[str, str]) -> Mapping[str, str]:
     `foreign` and `ours`; without `options` then."""
     passed = (captures.get("options") or captures.get("underscored") or " ").split(" ")[0]
     name = passed.lstrip("-").partition("=")[0].replace("-", "_")
-    if name in GONE:
-        return {"passed": passed, "instead": GONE[name]}
-    return {"foreign": passed, "ours": OF_VLLM[name]} if name in OF_VLLM else captures
+    if name in DROPPED:
+        return {"passed": passed, "instead": DROPPED[name]}
+    return {"foreign": passed, "ours": VLLM_OPTIONS[name]} if name in VLLM_OPTIONS else captures

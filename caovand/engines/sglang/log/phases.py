@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from caovand.core.engine.log import Phase
 from caovand.core.health.observation import LogMark
-from caovand.engines.common.logs.figures import Figure, parse_figure
+from caovand.engines.common.logs.figures import Figure
 from caovand.engines.common.logs.signature import MAX_LINE
+from caovand.engines.common.logs.start_messages import find_row, parse_figures
+from caovand.engines.common.logs.start_messages import start_message as _row
 from caovand.engines.sglang.log.line import take_apart
 
 PHASES = (
@@ -26,25 +27,8 @@ PHASES = (
 )
 
 
-@dataclass(frozen=True)
-class SglangMessage:
-    """A message that matches: its phase, a detail for people, figures by group name.
-
-    At the `end` of "http" the server is ready.
-    """
-
-    pattern: re.Pattern[str]
-    phase: str
-    detail: str
-    end: bool = False
-
-
-def _row(pattern: str, phase: str, detail: str, end: bool = False) -> SglangMessage:
-    return SglangMessage(re.compile(pattern), phase, detail, end)
-
-
 _GRAPHS = r"(?:cuda|CUDA) graph"
-ROWS = (
+_ROWS = (
     _row(r"server_args=", "resolve", "options read"),
     _row(r"Attention backend not specified\. Use (?P<attention_backend>\w{1,40}) backend",
          "resolve", "attention chosen"),
@@ -65,7 +49,7 @@ ROWS = (
          "capturing CUDA graphs"),
     _row(r"max_total_num_tokens=(?P<kv_tokens>\d{1,12}), .{0,300}?"
          r"context_len=(?P<max_model_len>\d{1,12})", "http", "scheduler ready"),
-    _row(r"The server is fired up and ready to roll", "http", "server ready", True),
+    _row(r"The server is fired up and ready to roll", "http", "server ready", end=True),
 )  # fmt: skip
 _BARS = (
     (re.compile(r"(?:Loading \w{1,20} checkpoint shards|Multi-thread loading [\w ]{1,30}):"
@@ -78,26 +62,22 @@ _BARS = (
 def read(line: str) -> tuple[LogMark | None, Mapping[str, Figure]]:
     """The start mark in a line, None if there is none, and the line's figures by name."""
     parts = take_apart(line)
-    text = parts.message[:MAX_LINE]
     if parts.at_s is None:
-        return _read_bar(text), {}
-    for row in ROWS:
-        if found := row.pattern.match(text):
-            mark = LogMark(row.phase, row.detail, progress=1.0 if row.end else None)
-            return mark, _read_figures(found.groupdict())
-    return None, {}
+        return _read_bar(parts.message[:MAX_LINE]), {}
+    row = find_row(_ROWS, parts.message)
+    return (row.mark, _read_figures(row.captures(parts.message))) if row else (None, {})
 
 
-def _read_bar(text: str) -> LogMark | None:
+def _read_bar(message: str) -> LogMark | None:
     for pattern, phase, detail in _BARS:
-        if found := pattern.match(text):
-            return LogMark(phase, f"{detail}: {found[1]} %")
+        if bar := pattern.match(message):
+            return LogMark(phase, f"{detail}: {bar[1]} %")
     return None
 
 
-def _read_figures(groups: Mapping[str, str | None]) -> Mapping[str, Figure]:
-    found = {name: parse_figure(text) for name, text in groups.items() if text is not None}
-    halves = [found.pop(name) for name in ("k_gib", "v_gib") if name in found]
+def _read_figures(captures: Mapping[str, str]) -> Mapping[str, Figure]:
+    figures = parse_figures(captures)
+    halves = [figures.pop(name) for name in ("k_gib", "v_gib") if name in figures]
     if halves:
-        found["kv_gib"] = round(sum(float(half) for half in halves), 2)
-    return found
+        figures["kv_gib"] = round(sum(float(half) for half in halves), 2)
+    return figures

@@ -41,5 +41,6 @@ LOG = Log(
     fingerprint=_FINGERPRINT,
     embeds="vllm",
     begins=("server_args=",),
+    error=lambda text: f"RuntimeError: {text}",
     kinds={row.id: row.kind for row in (*SIGNATURES, *kernel_owners.ROWS, *raised.ROWS)},
 )

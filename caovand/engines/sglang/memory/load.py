@@ -9,7 +9,6 @@ from caovand.core.checkpoint.shapes import attention_part
 from caovand.core.facts.inventory import ModelCard, ModelPart, Weights
 from caovand.engines.common.tensors import FLOATS, STORED, element_bytes, of_rank
 
-MIB = 1 << 20
 EIGHT_BITS = ("fp8_e4m3", "fp8_e5m2")
 AT_LOAD = "fp8"
 """The value of --quantization that quantises 16-bit weights once they are loaded."""
@@ -52,7 +51,7 @@ class SglangLoad:
 
     @property
     def attending(self) -> int:
-        """How many cards share the attention of one request."""
+        """The number of cards that share the attention of one request."""
         return max(self.ranks // self.attention_groups, 1)
 
 
@@ -62,11 +61,11 @@ def weights_bytes(model: ModelCard, load: SglangLoad, *parts: ModelPart) -> floa
     Each attention group has the complete embedding and attention weights.
     """
     kept = (
-        one for one in model.weights
-        if (one.part != "mtp" or load.depth) and (not parts or one.part in parts)
+        weights for weights in model.weights
+        if (weights.part != "mtp" or load.depth) and (not parts or weights.part in parts)
     )  # fmt: skip
     absorbed = 0.0 if parts and "layers" not in parts else _absorbed_bytes(model, load)
-    return sum(_on_rank(one, model, load) for one in kept) + absorbed
+    return sum(_on_rank(weights, model, load) for weights in kept) + absorbed
 
 
 def _on_rank(weights: Weights, model: ModelCard, load: SglangLoad) -> float:

@@ -1,4 +1,4 @@
-"""How SGLang divides the memory in its share between recurrent states and the cache.
+"""SGLang's division of the memory in its share between recurrent states and the cache.
 
 By `_handle_max_mamba_cache` of kv_cache_configurator.py in 0.5.17 and 0.5.23.
 """

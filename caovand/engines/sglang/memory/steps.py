@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.occupancy import host_reserve_mib
-from caovand.engines.sglang.memory.load import MIB, SglangLoad
+from caovand.core.units import MIB
+from caovand.engines.sglang.memory.load import SglangLoad
 
 CONTEXT_MIB = 512
 """Memory that CUDA and NCCL take before SGLang measures free memory."""
@@ -111,24 +112,24 @@ def _usual_reserve_mib(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) 
     """Memory that SGLang leaves: activations by the tokens of a step, graphs by their sequences."""
     total_mib = min(gpu.total_mib for gpu in gpus)
     step_mib = max(load.step * load.attention_groups, MIN_RESERVED_STEP) * 1.5
-    found = 512 + step_mib + load.ranks * RANK_MIB + _graphs_mib(model, load)
-    return max(found, LARGE_RESERVE_MIB) if total_mib > LARGE_CARD_MIB else found
+    reserve_mib = 512 + step_mib + load.ranks * RANK_MIB + _graphs_mib(model, load)
+    return max(reserve_mib, LARGE_RESERVE_MIB) if total_mib > LARGE_CARD_MIB else reserve_mib
 
 
 def usual_share(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) -> float:
     """The share that leaves as much on the smallest card as SGLang's rule does."""
     total_mib = min(gpu.total_mib for gpu in gpus)
     left_mib = _usual_reserve_mib(model, load, gpus) + max(map(of_the_host, gpus))
-    return _rounded(1 - left_mib / total_mib)
+    return _round_down(1 - left_mib / total_mib)
 
 
 def largest_share(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) -> float:
     """The largest share that leaves enough memory for the steps of this model."""
     left_mib = steps_mib(model, load, gpus) + max(map(of_the_host, gpus))
-    return _rounded(1 - left_mib / max(measured_mib(gpus), 1.0))
+    return _round_down(1 - left_mib / max(measured_mib(gpus), 1.0))
 
 
-def _rounded(share: float) -> float:
+def _round_down(share: float) -> float:
     return max(int(share * 1000) / 1000, 0.05)
 
 

@@ -22,9 +22,9 @@ MIN_DP_ATTENTION_CARDS = 4
 """The smallest number of cards for which separate attention is worth its weights on each card."""
 
 
-def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+def choose(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards to use: those configured, else all that this SGLang has kernels for."""
-    wanted, engine = config.engine.gpus, inventory.engine
+    listed, engine = config.engine.gpus, inventory.engine
     gpus = chosen_cards(config, inventory)
     if engine.build == "cpu" or not gpus:
         raise Unplannable(
@@ -32,7 +32,7 @@ def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
             ' = "vllm", which has a CPU build'
         )
     able = tuple(gpu for gpu in gpus if has_kernels(engine, gpu))
-    if not able or (wanted is not None and len(able) < len(gpus)):
+    if not able or (listed is not None and len(able) < len(gpus)):
         gpu = next(gpu for gpu in gpus if gpu not in able)
         raise Unplannable(str(refusal(gpu)), "backend-unsupported")
     return able
@@ -60,10 +60,10 @@ def refusal(gpu: Gpu) -> Problem:
 def splits(model: ModelCard, gpus: Sequence[Gpu]) -> tuple[int, ...]:
     """The numbers of cards over which a model can be split, fewest first."""
     powers = (1 << n for n in range(len(gpus).bit_length()))
-    return tuple(n for n in powers if n <= len(gpus) and not indivisible(model, n))
+    return tuple(n for n in powers if n <= len(gpus) and not why_indivisible(model, n))
 
 
-def indivisible(model: ModelCard, size: int) -> str:
+def why_indivisible(model: ModelCard, size: int) -> str:
     """The part of the model that cannot be split over `size` cards; empty if all can."""
     if model.heads % size:
         return f"it has {model.heads} heads"
@@ -102,22 +102,22 @@ def in_groups(inventory: Inventory, gpus: Sequence[Gpu], ranks: int) -> dict[str
         return {}
     if not all_linked(gpus):
         return {}
-    why = "a batch: each card caches its own requests; otherwise all would hold the same"
+    reason = "a batch: each card caches its own requests; otherwise all would hold the same"
     if option(ATTENTION_GROUPS) in flags:
-        return {ATTENTION_GROUPS: Setting(ranks, "policy", why)}
+        return {ATTENTION_GROUPS: Setting(ranks, "policy", reason)}
     if flags and option(GROUPED) not in flags:
         return {}
     return {
-        REPLICAS: Setting(ranks, "policy", why),
+        REPLICAS: Setting(ranks, "policy", reason),
         GROUPED: Setting(True, "policy", "attention alone has replicas, not the whole model"),
     }
 
 
-def wanted_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> Setting | None:
+def stated_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> Setting | None:
     """The split that is configured, or that needs no forecast; None if memory decides."""
     most, model = config.policy.tensor_parallel_size, inventory.model
     if most is not None:
-        unfit = indivisible(model, most)
+        unfit = why_indivisible(model, most)
         if most > len(gpus) or unfit:
             fact = f"there are {len(gpus)} cards" if most > len(gpus) else unfit
             raise Unplannable(

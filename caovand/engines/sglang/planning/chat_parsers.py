@@ -40,15 +40,15 @@ REASONING_PARSERS: Mapping[str, tuple[str, ...]] = {
 def settings(config: Config, inventory: Inventory) -> dict[str, Setting]:
     """Both parsers: the configured ones, else those that read the model's formats."""
     engine, server = inventory.engine, config.server
-    found = {}
+    settings = {}
     for part, typed, parsers, known in (
         (TOOL_CALLS, server.tool_call_parser, TOOL_PARSERS, engine.tool_parsers),
         (REASONING, server.reasoning_parser, REASONING_PARSERS, engine.reasoning_parsers),
     ):
         if typed is not None:
             value = None if typed == "none" else typed
-            found[part.setting] = Setting(value, "user", f"[server] {part.setting}")
+            settings[part.setting] = Setting(value, "user", f"[server] {part.setting}")
         elif inventory.model.architecture:
             engine_name = f"SGLang {engine.version}"
-            found[part.setting] = choose(part, inventory.model, parsers, known, engine_name)
-    return found
+            settings[part.setting] = choose(part, inventory.model, parsers, known, engine_name)
+    return settings

@@ -50,7 +50,7 @@ def speculative_config(
             )
         return Setting(None, "policy", "the model has no MTP head, so nothing is drafted")
     if setting.origin == "policy" and has_few_active(inventory.model):
-        depth, why = 1, f"drafting 1 token: {drafting.contested(inventory.model)}"
-        setting = replace(setting, reason=why)
+        depth, reason = 1, f"drafting 1 token: {drafting.contested(inventory.model)}"
+        setting = replace(setting, reason=reason)
     value = {"method": METHOD, "num_speculative_tokens": depth}
     return Setting(value, setting.origin, setting.reason)

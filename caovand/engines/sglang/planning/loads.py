@@ -11,11 +11,12 @@ from typing import Any
 
 from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.core.units import MIB
 from caovand.engines.common.options import count
 from caovand.engines.common.tensors import FLOATS
-from caovand.engines.common.usual_requests import USUAL_REQUESTS, WITHOUT_PREFIXES
+from caovand.engines.common.usual_requests import WITHOUT_PREFIXES
 from caovand.engines.sglang.memory.forecast import cache_room, estimate
-from caovand.engines.sglang.memory.load import MIB, SglangLoad, weights_bytes
+from caovand.engines.sglang.memory.load import SglangLoad, weights_bytes
 from caovand.engines.sglang.memory.states import SLOTS, divide
 from caovand.engines.sglang.memory.steps import (
     MAX_GRAPH,
@@ -26,24 +27,19 @@ from caovand.engines.sglang.memory.steps import (
 )
 from caovand.engines.sglang.planning.options import QUANTIZATION, REQUESTS, SHARE, STEP
 from caovand.engines.sglang.planning.pace import requests_a_second
+from caovand.engines.sglang.planning.workloads import WORKLOADS, Workload
 
-SUFFICIENT_CONTEXT = {"chat": 16384, "long": 131072, "batch": 8192}
-"""A context for which the weights may have fewer bits."""
-GENEROUS_CONTEXT = {"chat": 32768, "long": 131072, "batch": 8192}
-"""A context for which another card is used although the cards are not linked, steps are shorter,
-and the cache has fewer bits."""
-USUAL_REQUEST_TOKENS = {"chat": 8192, "long": 131072, "batch": 4096}
-"""Tokens of a usual request, with room for it to grow."""
 SHORT_STEPS = (2048, 1024)
-GAIN, NEARLY_ALL = 1.08, 0.9
-"""How much longer a context must be for a shorter step, which reads prompts a little slower, and
-how much of the model's own limit."""
+MIN_LONGER, NEARLY_ALL = 1.08, 0.9
+"""The factor by which a shorter step, which reads prompts a little slower, must make the context
+longer, and the fraction of the model's own limit that it must reach."""
 ROUNDING_MIB = 768
 """Memory in which a layer exists in both types while its weights are quantised."""
 FAR_MORE = 1.25
-"""How many times the requests a second twice as many cards must finish if they are not linked."""
+"""The factor by which twice as many cards must finish more requests a second if NVLink does not
+join them."""
 MIN_GAIN = 1.1
-"""How many times the tokens a load must hold to be worth its losses."""
+"""The factor by which a load must hold more tokens to be worth its losses."""
 NATIVE = "fp8_e4m3"
 """A cache type that cards with fp8 convert as fast as they read it: many users gain."""
 ADA = (8, 9)
@@ -64,8 +60,8 @@ class SizingInput:
     old: bool
 
     @property
-    def workload(self) -> str:
-        return self.config.policy.workload
+    def workload(self) -> Workload:
+        return WORKLOADS[self.config.policy.workload]
 
     @property
     def may_round(self) -> bool:
@@ -102,8 +98,8 @@ class LoadChoice:
     requests: int
     share: Callable[[SglangLoad], float]
     gain: float = 0.0
-    """How many times the requests a second of fewer cards that have room for it; 0 if they have
-    none."""
+    """The factor by which it finishes more requests a second than fewer cards; 0 if fewer have no
+    room."""
     replicas: int = 1
 
 
@@ -127,8 +123,8 @@ def choose(
     workload, limit = request.workload, request.model.max_model_len
 
     def best(ranks: int, *, rounded: bool, small: bool) -> LoadChoice:
-        one = replace(load, ranks=ranks, rounded=rounded or load.rounded)
-        return _first_worth(_levels(request, one, smaller_cache=small))
+        split = replace(load, ranks=ranks, rounded=rounded or load.rounded)
+        return _first_worth(_levels(request, split, smaller_cache=small))
 
     def holds(sized: LoadChoice, context: int) -> bool:
         enough = request.config.model.max_model_len or min(context, limit)
@@ -140,45 +136,45 @@ def choose(
 
     def generous() -> Iterator[LoadChoice]:
         for ranks in splits:
-            if holds(best(ranks, rounded=False, small=False), GENEROUS_CONTEXT[workload]):
+            if holds(best(ranks, rounded=False, small=False), workload.generous_context):
                 yield in_replicas(best(ranks, rounded=False, small=smaller_cache))
 
     if roomy := tuple(generous()):
         return _most_requests(request, roomy)
-    found: list[LoadChoice] = []
+    tried: list[LoadChoice] = []
     for rounded in (False, True) if request.may_round else (False,):
         for ranks in splits:
             if rounded and not _loads_unrounded(request, replace(load, ranks=ranks)):
                 continue
-            found.append(best(ranks, rounded=rounded, small=smaller_cache))
-            if holds(found[-1], SUFFICIENT_CONTEXT[workload]):
-                return in_replicas(found[-1])
-    return max(found, key=lambda sized: (sized.tokens, sized.load.ranks))
+            tried.append(best(ranks, rounded=rounded, small=smaller_cache))
+            if holds(tried[-1], workload.sufficient_context):
+                return in_replicas(tried[-1])
+    return max(tried, key=lambda sized: (sized.tokens, sized.load.ranks))
 
 
-def in_groups(request: SizingInput, sized: LoadChoice) -> LoadChoice:
+def attend_in_groups(request: SizingInput, sized: LoadChoice) -> LoadChoice:
     """The load with separate attention on each card, if that finishes more requests.
 
     Each card then serves as many requests as all did together, unless the operator sets how many.
     """
-    one, model = sized.load, request.model
+    whole, model = sized.load, request.model
     stated = request.config.policy.max_num_seqs or count(request.typed.get(REQUESTS))
-    if stated and stated < one.ranks:
+    if stated and stated < whole.ranks:
         return sized  # SGLang refuses a card that serves none
-    requests = ceil(stated / one.ranks) if stated else one.requests
-    load = replace(one, attention_groups=one.ranks, requests=requests)
+    requests = ceil(stated / whole.ranks) if stated else whole.requests
+    load = replace(whole, attention_groups=whole.ranks, requests=requests)
     apart = _first_worth(_levels(replace(request, old=False), load, smaller_cache=False))
-    if apart.tokens < min(GENEROUS_CONTEXT[request.workload], model.max_model_len):
+    if apart.tokens < min(request.workload.generous_context, model.max_model_len):
         return sized
     rates = [request.requests_a_second(n.load, n.tokens) for n in (sized, apart)]
     return apart if rates[1] > rates[0] else sized
 
 
-def without_prefixes(request: SizingInput, sized: LoadChoice, stated: int | None) -> LoadChoice:
+def drop_prefixes(request: SizingInput, sized: LoadChoice, stated: int | None) -> LoadChoice:
     """The load without the radix cache, which leaves each request a single recurrent state, if
     that finishes far more requests; with `stated` requests, or as many as have room."""
-    each = USUAL_REQUESTS[request.workload].cached_tokens
-    context = request.config.model.max_model_len or GENEROUS_CONTEXT[request.workload]
+    each = request.workload.cached_tokens
+    context = request.config.model.max_model_len or request.workload.generous_context
     context = min(context, request.model.max_model_len, max(sized.tokens, 1))
 
     def at(requests: int) -> LoadChoice:
@@ -225,40 +221,39 @@ def _levels(
     workload's while that takes nothing else away, then those of a generous request."""
     config, model, gpus, workload = request.config, request.model, request.gpus, request.workload
     limit = model.max_model_len
-    generous = config.model.max_model_len or min(GENEROUS_CONTEXT[workload], limit)
+    generous = config.model.max_model_len or min(workload.generous_context, limit)
     longest = config.model.max_model_len or limit
-    plenty = max(longest, load.requests * min(USUAL_REQUEST_TOKENS[workload], limit))
-    stated, wanted = request.stated_step, request.stated_share
-    usual = usual_step(gpus)
-    usual = max(usual // load.attention_groups, SHORT_STEPS[0])
-    steps = (usual, *(step for step in SHORT_STEPS if step < usual))
-    if stated:
-        steps = (stated // load.attention_groups,)
+    plenty = max(longest, load.requests * min(workload.request_tokens, limit))
+    stated_step, stated_share = request.stated_step, request.stated_share
+    longest_step = max(usual_step(gpus) // load.attention_groups, SHORT_STEPS[0])
+    steps = (longest_step, *(step for step in SHORT_STEPS if step < longest_step))
+    if stated_step:
+        steps = (stated_step // load.attention_groups,)
 
-    def modelled(one: SglangLoad) -> float:
-        return wanted or largest_share(model, one, gpus)
+    def modelled_share(load: SglangLoad) -> float:
+        return stated_share or largest_share(model, load, gpus)
 
-    def own(one: SglangLoad) -> float:
-        share = wanted or usual_share(model, one, gpus)
-        return share if request.old or wanted else min(share, modelled(one))
+    def default_share(load: SglangLoad) -> float:
+        share = stated_share or usual_share(model, load, gpus)
+        return share if request.old or stated_share else min(share, modelled_share(load))
 
-    yield sized_load(request, replace(load, step=steps[0]), own), plenty
-    saving = own if request.old else modelled
+    yield sized_load(request, replace(load, step=steps[0]), default_share), plenty
+    saving = default_share if request.old else modelled_share
     small = replace(load, cache_type=eight_bits(gpus))
-    if smaller_cache and workload == "batch" and small.cache_type == NATIVE:
+    if smaller_cache and workload.batch and small.cache_type == NATIVE:
         yield sized_load(request, replace(load, step=steps[0]), saving), plenty
         yield sized_load(request, replace(small, step=steps[0]), saving), generous
     for cache in (load, small) if smaller_cache else (load,):
-        found = [sized_load(request, replace(cache, step=step), saving) for step in steps]
-        for one, shorter in zip_longest(found, found[1:]):
+        by_step = [sized_load(request, replace(cache, step=step), saving) for step in steps]
+        for usual, shorter in zip_longest(by_step, by_step[1:]):
             gains = shorter and min(shorter.tokens, limit) >= max(
-                one.tokens * GAIN, limit * NEARLY_ALL
+                usual.tokens * MIN_LONGER, limit * NEARLY_ALL
             )
-            enough = limit if gains and workload != "batch" else generous
-            yield one, min(enough, longest)
+            enough = limit if gains and not workload.batch else generous
+            yield usual, min(enough, longest)
 
 
-def of_sglang(request: SizingInput, load: SglangLoad) -> SglangLoad:
+def default_load(request: SizingInput, load: SglangLoad) -> SglangLoad:
     """The load with SGLang's own step and share, for a model whose memory is not modelled."""
     load = replace(load, step=request.stated_step or usual_step(request.gpus))
     return replace(
@@ -283,17 +278,17 @@ def sized_load(
         or (usual.requests == load.requests and usual.tokens >= limit)
     ):
         return usual
-    found = usual
+    fitting = usual
     for requests in range(load.requests, 0, -1):
         slots = requests * SLOTS if load.prefixes else 0
         fewer = replace(load, requests=requests, slots=slots)
-        found = _holding(request, fewer, share)
-        prompts = 1 if workload == "long" else requests
-        if found.tokens >= min(GENEROUS_CONTEXT[workload], limit) and (
-            found.tokens >= prompts * min(USUAL_REQUEST_TOKENS[workload], limit)
+        fitting = _holding(request, fewer, share)
+        prompts = 1 if workload.name == "long" else requests
+        if fitting.tokens >= min(workload.generous_context, limit) and (
+            fitting.tokens >= prompts * min(workload.request_tokens, limit)
         ):
             break
-    return found
+    return fitting
 
 
 def _holding(

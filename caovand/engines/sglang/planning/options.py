@@ -8,7 +8,14 @@ from typing import Any
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.problem import Problem
 from caovand.engines.common import options as common
-from caovand.engines.common.options import STRAY, Typed, count, is_option, parse_value
+from caovand.engines.common.options import (
+    STRAY,
+    SecretOptions,
+    Typed,
+    count,
+    is_option,
+    parse_value,
+)
 
 CONTEXT, SHARE, RANKS = "max_model_len", "mem_fraction_static", "tp_size"
 REQUESTS, STEP, CACHE_TYPE = "max_running_requests", "chunked_prefill_size", "kv_cache_dtype"
@@ -55,18 +62,18 @@ def option(name: str) -> str:
 
 def read(words: Sequence[str], switches: Collection[str] = ()) -> tuple[Typed, ...]:
     """The options in order; each takes the words up to the next option as its value."""
-    found: list[Typed] = []
+    typed: list[Typed] = []
     at = 0
     while at < len(words):
         word, at = words[at], at + 1
         if not is_option(word):
-            found.append(Typed("", word, (word,)))
+            typed.append(Typed("", word, (word,)))
             continue
         head, equals, value = word.partition("=")
         plain = head.lstrip("-").replace("-", "_")
         name = _NAMES.get(plain, plain)
         if equals:
-            found.append(Typed(name, parse_value(value, TYPES.get(name)), (word,)))
+            typed.append(Typed(name, parse_value(value, TYPES.get(name)), (word,)))
             continue
         first = at
         while at < len(words) and not is_option(words[at]) and head not in switches:
@@ -75,26 +82,26 @@ def read(words: Sequence[str], switches: Collection[str] = ()) -> tuple[Typed, .
         parsed: Any = list(values) or True
         if len(values) == 1:
             parsed = parse_value(values[0], TYPES.get(name))
-        found.append(Typed(name, parsed, (word, *values)))
-    return tuple(found)
+        typed.append(Typed(name, parsed, (word, *values)))
+    return tuple(typed)
 
 
 def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
     """The options that this SGLang refuses; none if its options were not probed."""
-    found = read(words, engine.switches) if engine.flags else ()
-    return tuple(problem for one in found if (problem := _problem(one, engine)))
+    typed = read(words, engine.switches) if engine.flags else ()
+    return tuple(problem for one in typed if (problem := _problem(one, engine)))
 
 
-def _problem(one: Typed, engine: EngineInfo) -> Problem | None:
-    name, sglang, remedy = option(one.name), f"SGLang {engine.version}", REMOVE
-    if not one.name:
+def _problem(typed: Typed, engine: EngineInfo) -> Problem | None:
+    name, sglang, remedy = option(typed.name), f"SGLang {engine.version}", REMOVE
+    if not typed.name:
         return STRAY
     if name not in engine.flags:
         return Problem(f"pass {name}", f"{sglang} has no such option", remedy)
     known = dict(engine.choices).get(name)
-    if known and not isinstance(one.value, (list, bool)) and str(one.value) not in known:
+    if known and not isinstance(typed.value, (list, bool)) and str(typed.value) not in known:
         remedy = f"use one of {', '.join(known)}"
-        return Problem(f"pass {name} {one.value}", f"{sglang} has no such value", remedy)
+        return Problem(f"pass {name} {typed.value}", f"{sglang} has no such value", remedy)
     return None
 
 
@@ -103,27 +110,16 @@ def values(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, An
     return common.values(read(words, switches))
 
 
-def secret_values(words: Sequence[str]) -> tuple[str, ...]:
-    """The values that are shown to nobody."""
-    return common.secret_values(read(words), KEYS)
-
-
 def attention_groups(value: Callable[[str], Any]) -> int:
-    """How many groups of cards attend to their own requests; `value` has options by name."""
+    """The number of card groups that attend to their own requests; `value` has options by name."""
     older = count(value(REPLICAS)) if value(GROUPED) else None
     return count(value(ATTENTION_GROUPS)) or older or 1
 
 
 def replicas(value: Callable[[str], Any]) -> int:
-    """How many engines run side by side; `value` has options by name."""
+    """The number of engines side by side; `value` has options by name."""
     return 1 if value(GROUPED) else count(value(REPLICAS)) or 1
 
 
-def redact(words: Sequence[str]) -> tuple[str, ...]:
-    """The words with their secrets hidden."""
-    return common.redact(read(words), KEYS)
-
-
-def api_keys(words: Sequence[str]) -> tuple[str, ...] | None:
-    """The key of the last --api-key; None without one."""
-    return common.api_keys(read(words))
+_SECRETS = SecretOptions(read, KEYS)
+redact, secret_values, api_keys = _SECRETS.redact, _SECRETS.values, _SECRETS.api_keys

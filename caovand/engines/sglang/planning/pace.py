@@ -1,4 +1,4 @@
-"""How many requests a load finishes per second, by a coarse model that ranks splits over cards."""
+"""The requests that a load finishes per second, by a coarse model that ranks splits over cards."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ from caovand.engines.common.speeds import ALL_REDUCES, card_link, slowest, trans
 from caovand.engines.common.tensors import active_parameters, experts_read
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.load import SglangLoad, token_bytes, weights_bytes
-from caovand.engines.sglang.memory.steps import MAX_GRAPH
-
-USERS = {"chat": 16, "long": 4}
-"""How many users ask at once; in a batch as many as the largest graphs serve."""
+from caovand.engines.sglang.planning.workloads import Workload
 
 
 def requests_a_second(
-    model: ModelCard, load: SglangLoad, tokens: int, gpus: Sequence[Gpu], workload: str
+    model: ModelCard, load: SglangLoad, tokens: int, gpus: Sequence[Gpu], workload: Workload
 ) -> float:
     """Usual requests finished per second by cards whose cache holds `tokens`, in each group."""
-    usual = USUAL_REQUESTS[workload]
+    usual = USUAL_REQUESTS[workload.name]
     each = usual.cached_tokens
-    users = USERS.get(workload) or MAX_GRAPH * load.attention_groups
+    users = workload.users * (load.attention_groups if workload.batch else 1)
     at_once = max(min(tokens // each * load.attention_groups, users), 1)
     speed = slowest(gpus)
     read = weights_bytes(model, load, "layers", "head")

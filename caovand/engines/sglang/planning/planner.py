@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from caovand.core.addresses import is_loopback
 from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.forecast import MemoryEstimate
-from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, device_name
+from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.common.chat_formats import unparsed_warnings
 from caovand.engines.common.options import HIDDEN, count
 from caovand.engines.common.plans import (
+    address,
+    card_variables,
     device,
+    exposure_warnings,
     idle_keys,
     keep_steps,
     misfit_warnings,
     refuse_other_tasks,
+    typed_variables,
 )
 from caovand.engines.common.tensors import has_few_active
-from caovand.engines.sglang.memory.forecast import forecast, served_at_once, unmodelled
+from caovand.engines.sglang.memory.forecast import forecast, served_at_once, why_unmodelled
 from caovand.engines.sglang.memory.states import SLOTS
 from caovand.engines.sglang.memory.steps import EXPANDED_TOKENS
 from caovand.engines.sglang.planning import cards, chat_parsers, drafting, options
@@ -72,11 +75,11 @@ def make_plan(
     typed = options.values(config.engine.extra_args, engine.switches)
     _check(config, inventory, typed)
     refuse_other_tasks(model, "SGLang")
-    gpus = cards.chosen(config, inventory)
+    gpus = cards.choose(config, inventory)
     drafts = drafting.speculative_config(config, inventory, mode, environ, typed)
     old = any(gpu.compute_capability < cards.FULL_CARD for gpu in gpus)
     sized = memory_settings(config, inventory, gpus, typed, drafts, old=old)
-    costly = not unmodelled(model) and (model.hybrid or has_few_active(model))
+    costly = not why_unmodelled(model) and (model.hybrid or has_few_active(model))
     if drafts.value and drafts.origin == "policy" and costly:
         none = Setting(None, "policy", "")
         plain = memory_settings(config, inventory, gpus, typed, none, old=old)
@@ -107,7 +110,9 @@ def make_plan(
     _refuse_misfit(plan, inventory)
     plan = keep_steps(plan, remembered)
     _check_options(plan, inventory)
-    return _with_warnings(plan, config, inventory, used, old=old)
+    memory = forecast(plan, inventory)
+    warnings = _warnings(plan, config, inventory, used, memory, old=old)
+    return replace(plan, warnings=tuple(warnings), advice=memory.advice)
 
 
 def _check(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> None:
@@ -156,9 +161,8 @@ def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
     model, watch = config.model, config.watch
     name = model.served_name or inventory.model.path.rstrip("/").rpartition("/")[2]
     patience = WATCHDOG_HANGS * watch.hang_s + watch.confirm_s
-    found = {
-        "host": _server_setting(config, "host"),
-        "port": _server_setting(config, "port"),
+    settings = {
+        **address(config),
         "served_model_name": Setting(
             name,
             "user" if model.served_name else "policy",
@@ -170,7 +174,7 @@ def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
         ),
         "log_level_http": Setting("warning", "policy", "the log has no line for each request"),
     }
-    found |= chat_parsers.settings(config, inventory)
+    settings |= chat_parsers.settings(config, inventory)
     optional: tuple[tuple[str, Any, str], ...] = (
         ("chat_template", model.chat_template or None, "[model] chat_template"),
         ("trust_remote_code", model.trust_remote_code or None, "[model] trust_remote_code"),
@@ -178,53 +182,44 @@ def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
     )
     for option, value, key in optional:
         if value is not None:
-            found[option] = Setting(value, "user", key)
-    return found
-
-
-def _server_setting(config: Config, key: str) -> Setting:
-    value = getattr(config.server, key)
-    default = value == getattr(Config().server, key)
-    return Setting(value, "policy" if default else "user", f"[server] {key}")
+            settings[option] = Setting(value, "user", key)
+    return settings
 
 
 def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
     """Settings of attention, types and graphs; others are left to SGLang."""
-    found = {}
+    kernels = {}
     if old:
-        why = "Triton compiles its kernels for cards before compute capability 8.0"
-        found[ATTENTION] = Setting("triton", "policy", why)
-        found["sampling_backend"] = Setting("pytorch", "policy", "it needs no compiled kernels")
+        reason = "Triton compiles its kernels for cards before compute capability 8.0"
+        kernels[ATTENTION] = Setting("triton", "policy", reason)
+        kernels["sampling_backend"] = Setting("pytorch", "policy", "it needs no compiled kernels")
     graphs = config.policy.cuda_graphs
+    graphs_off = Setting(options.GRAPHS_OFF, "user", "[policy] cuda_graphs")
     if graphs == "none":
-        for name in (options.DECODE_GRAPHS, options.PREFILL_GRAPHS):
-            found[name] = Setting(options.GRAPHS_OFF, "user", "[policy] cuda_graphs")
+        kernels |= {options.DECODE_GRAPHS: graphs_off, options.PREFILL_GRAPHS: graphs_off}
     elif graphs == "full_decode_only":
-        found[options.PREFILL_GRAPHS] = Setting(options.GRAPHS_OFF, "user", "[policy] cuda_graphs")
+        kernels[options.PREFILL_GRAPHS] = graphs_off
     elif graphs is not None:
         raise Unplannable(
             f'cannot use [policy] cuda_graphs "{graphs}" with SGLang: use none or full_decode_only,'
             " or remove the key for its own choice"
         )
-    return found
+    return kernels
 
 
 def _freest(gpus: tuple[Gpu, ...], ranks: Any, replicas: int) -> tuple[Gpu, ...]:
     """As many cards as all replicas of the model are split over, those with the most free
     memory."""
     many = (count(ranks) or 1) * replicas
-    wanted = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:many]
-    return tuple(sorted(wanted, key=lambda gpu: gpu.index))
+    freest = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:many]
+    return tuple(sorted(freest, key=lambda gpu: gpu.index))
 
 
 def _environment(
     config: Config, engine: EngineInfo, gpus: tuple[Gpu, ...], groups: int
 ) -> dict[str, Setting]:
     ours = {
-        "CUDA_VISIBLE_DEVICES": Setting(
-            ",".join(map(device_name, gpus)), "policy", "the cards of this plan"
-        ),
-        "CUDA_DEVICE_ORDER": Setting("PCI_BUS_ID", "policy", "cards are numbered by slot"),
+        **card_variables(gpus),
         QUIET_HEALTH: Setting(
             "false", "policy", "a health check generates no token, so an idle card stays idle"
         ),
@@ -235,10 +230,10 @@ def _environment(
             "each card expands the cached keys and values of all heads, so for fewer tokens at "
             "once",
         )  # fmt: skip
-    typed = {name: Setting(value, "user", "[engine] env") for name, value in config.engine.env}
+    typed = typed_variables(config)
     if engine.cuda_home and "CUDA_PATH" not in typed:
-        why = "the engine's own compiler, for the CUDA version of its torch"
-        ours["CUDA_HOME"] = Setting(engine.cuda_home, "policy", why)
+        reason = "the engine's own compiler, for the CUDA version of its torch"
+        ours["CUDA_HOME"] = Setting(engine.cuda_home, "policy", reason)
     return ours | typed
 
 
@@ -277,7 +272,7 @@ def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
         cards = "one card" if ranks == 1 else f"{ranks} cards"
         raise Unplannable(
             f"cannot serve {name} with SGLang on {cards}: {memory.lack};"
-            f" {_less(memory, alone)}use a checkpoint of fewer bits, or a GGUF file of it"
+            f" {_less(memory, alone)}use a checkpoint quantised to fewer bits, or a GGUF file of it"
             ' ([engine] kind = "llamacpp"), part of which may stay in host memory'
         )
 
@@ -299,38 +294,41 @@ def _without(setting: Setting, *, verbatim: bool) -> str:
     return f"install sglang {MIN_RELEASE} or newer: {HOW}"
 
 
-def _with_warnings(
-    plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, ...], *, old: bool
-) -> Plan:
-    found = [str(note) for note in inventory.model.notes]
+def _warnings(
+    plan: Plan,
+    config: Config,
+    inventory: Inventory,
+    gpus: tuple[Gpu, ...],
+    memory: MemoryEstimate,
+    *,
+    old: bool,
+) -> Iterator[str]:
+    yield from map(str, inventory.model.notes)
     lacks = (
         old_driver(gpus, inventory.engine.cuda),
         small_host(inventory.model, inventory.host),
     )
-    found += [str(lack) for lack in lacks if lack]
+    yield from (str(lack) for lack in lacks if lack)
     if old:
-        found.append(NEVER_RUN)
-    found += unparsed_warnings(inventory.model, plan.settings)
-    found += idle_keys(config, USED, UNUSED, "SGLang")
-    if not is_loopback(config.server.host) and "api_key" not in plan.verbatim:
-        found.append(
-            f"the engine listens on {config.server.host} and requires no API key: anyone who can"
-            ' reach that address can use it; set host = "127.0.0.1", with a proxy in front of it'
+        yield NEVER_RUN
+    yield from unparsed_warnings(inventory.model, plan.settings)
+    yield from idle_keys(config, USED, UNUSED, "SGLang")
+    if "api_key" not in plan.verbatim:
+        yield from exposure_warnings(
+            config, "requires no API key", 'set host = "127.0.0.1", with a proxy in front of it'
         )
-    memory = forecast(plan, inventory)
-    found += misfit_warnings(memory)
+    yield from misfit_warnings(memory)
     if memory.fits and (served := served_at_once(plan, inventory)):
-        found.append(
+        yield (
             f"SGLang will serve {served} requests at once instead of"
             f" {plan.value(options.REQUESTS)}: each takes {SLOTS} recurrent states, and memory has"
             f" room for no more; set [policy] max_num_seqs = {served}, or add"
             f" {options.option(options.NO_PREFIXES)} to [engine] extra_args, and each takes one"
         )
-    return replace(plan, warnings=tuple(found), advice=memory.advice)
 
 
 def at_once(plan: Plan) -> int | None:
-    """How many requests the engine answers at a time."""
+    """The number of requests that the engine answers at a time."""
     each = count(plan.value(options.REQUESTS))
     return each and each * options.replicas(plan.value)
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
-from caovand.core.plan import Setting, Unplannable
+from caovand.core.plan import Setting
 from caovand.engines.common.drafting import contested
+from caovand.engines.common.plans import refuse_beyond_limit
 from caovand.engines.common.speeds import all_linked, host_link
 from caovand.engines.common.tensors import has_few_active
 from caovand.engines.sglang.memory.load import AT_LOAD, SglangLoad
 from caovand.engines.sglang.memory.steps import MAX_GRAPH, of_the_host, usual_share, usual_step
-from caovand.engines.sglang.planning import cards, loads
+from caovand.engines.sglang.planning import cards
 from caovand.engines.sglang.planning.loads import SizingInput
 from caovand.engines.sglang.planning.options import (
     CACHE_TYPE,
@@ -31,15 +32,13 @@ from caovand.engines.sglang.planning.options import (
     STEP,
 )
 from caovand.engines.sglang.planning.sizing import (
-    REQUESTS_BY_WORKLOAD,
     DecidedSettings,
     SizedLoad,
     choose_load,
-    decided,
+    decide_settings,
 )
+from caovand.engines.sglang.planning.workloads import WORKLOADS
 
-MIN_REQUESTS = {"chat": 4, "long": 1, "batch": 16}
-"""Concurrent requests that drafts must leave room for."""
 FAR_LONGER = 1.25
 """The factor by which a longer context is worth more than drafts."""
 GRANULE, MIN_CONTEXT = 256, 2048
@@ -56,7 +55,7 @@ def memory_settings(
 ) -> dict[str, Setting]:
     """The settings that divide memory. Raises Unplannable."""
     request = SizingInput(config, inventory.model, gpus, typed, old)
-    known = decided(request, inventory)
+    known = decide_settings(request, inventory)
     depth = (drafts.value or {}).get("num_speculative_tokens", 0)
     return _settings_of(request, known, choose_load(request, inventory, known, depth))
 
@@ -69,9 +68,9 @@ def _settings_of(
     load, cache_type = sized.load, known.cache_type
     if load.cache_type != sized.begin.cache_type:
         kept = "fewer requests" if config.policy.workload == "batch" else "a shorter context"
-        why = f"a cache of the model's own type would hold {kept}"
-        cache_type = Setting(load.cache_type, "policy", why)
-    found = {
+        reason = f"a cache of the model's own type would hold {kept}"
+        cache_type = Setting(load.cache_type, "policy", reason)
+    settings = {
         CONTEXT: _context(config, model, typed, sized.tokens),
         RANKS: _ranks(known.ranks, sized, model, gpus),
         SHARE: _share(config, model, load, gpus),
@@ -81,46 +80,48 @@ def _settings_of(
         "dtype": known.dtype,
     }
     if load.graphs and not GRAPH_SIZES & typed.keys():
-        why = "the most requests at once: SGLang's own number would run larger steps without graphs"
-        found[MAX_GRAPH_OPTION] = Setting(min(load.requests, MAX_GRAPH), "policy", why)
+        reason = (
+            "the most requests at once: SGLang's own number would run larger steps without graphs"
+        )
+        settings[MAX_GRAPH_OPTION] = Setting(min(load.requests, MAX_GRAPH), "policy", reason)
     if sized.replicas > 1:
-        why = "a batch: each replica serves its own requests, and waits for no other's cards"
-        found[REPLICAS] = Setting(sized.replicas, "policy", why)
-    return {**found, **sized.grouped, **_pools(load, typed)}
+        reason = "a batch: each replica serves its own requests, and waits for no other's cards"
+        settings[REPLICAS] = Setting(sized.replicas, "policy", reason)
+    return {**settings, **sized.grouped, **_pools(load, typed)}
 
 
 def _ranks(
     stated: Setting | None, sized: SizedLoad, model: ModelCard, gpus: tuple[Gpu, ...]
 ) -> Setting:
-    """Over how many cards a replica is split, and why cards stay idle."""
+    """The number of cards that a replica is split over, and why cards stay idle."""
     ranks, replicas = sized.load.ranks, sized.replicas
     if stated is not None:
-        found = stated
+        split = stated
     elif replicas > 1:
-        why = f"each of {replicas} replicas has room for a long context"
-        found = Setting(ranks, "policy", why)
+        reason = f"each of {replicas} replicas has room for a long context"
+        split = Setting(ranks, "policy", reason)
     else:
-        why = _why_split(ranks, sized.splits[-1], sized.gain, gpus)
-        found = Setting(ranks, "policy", why)
-    if found.origin != "policy":
-        return found
-    return replace(found, reason=found.reason + _idle(model, gpus, ranks * replicas))
+        reason = _why_split(ranks, sized.splits[-1], sized.gain, gpus)
+        split = Setting(ranks, "policy", reason)
+    if split.origin != "policy":
+        return split
+    return replace(split, reason=split.reason + _idle(model, gpus, ranks * replicas))
 
 
 def _pools(chosen: SglangLoad, typed: Mapping[str, Any]) -> dict[str, Setting]:
     """The options of recurrent states, prefixes and weights in which a load differs from SGLang's
     own."""
-    found = {}
+    pools = {}
     if chosen.slots and SLOTS not in typed:
-        why = "recurrent states, five for each request: SGLang's own number would cut the cache"
-        found[SLOTS] = Setting(chosen.slots, "policy", why)
+        reason = "recurrent states, five for each request: SGLang's own number would cut the cache"
+        pools[SLOTS] = Setting(chosen.slots, "policy", reason)
     if not (chosen.prefixes or NO_PREFIXES in typed):
-        why = "a batch: for prefixes each request takes five recurrent states, without them one"
-        found[NO_PREFIXES] = Setting(True, "policy", why)
+        reason = "a batch: for prefixes each request takes five recurrent states, without them one"
+        pools[NO_PREFIXES] = Setting(True, "policy", reason)
     if chosen.rounded and QUANTIZATION not in typed:
-        why = "16-bit weights leave too little room: SGLang quantises them once they are loaded"
-        found[QUANTIZATION] = Setting(AT_LOAD, "policy", why)
-    return found
+        reason = "16-bit weights leave too little room: SGLang quantises them once they are loaded"
+        pools[QUANTIZATION] = Setting(AT_LOAD, "policy", reason)
+    return pools
 
 
 def _why_split(ranks: int, most: int, gain: float, gpus: tuple[Gpu, ...]) -> str:
@@ -154,12 +155,12 @@ def _idle(model: ModelCard, gpus: tuple[Gpu, ...], used: int) -> str:
 def _share(config: Config, model: ModelCard, chosen: SglangLoad, gpus: tuple[Gpu, ...]) -> Setting:
     if config.policy.gpu_memory_utilization is not None:
         return Setting(chosen.share, "user", "[policy] gpu_memory_utilization")
-    why = "of the memory free at the start; the rest is for activations and CUDA graphs"
+    reason = "of the memory free at the start; the rest is for activations and CUDA graphs"
     if chosen.share > usual_share(model, chosen, gpus):
-        why += " of this model; SGLang's default would reserve more and shrink the cache"
+        reason += " of this model; SGLang's default would reserve more and shrink the cache"
     host = max(map(of_the_host, gpus))
-    why += f"; {host} MiB of it stay with the host (unified memory)" if host else ""
-    return Setting(chosen.share, "policy", why)
+    reason += f"; {host} MiB of it stay with the host (unified memory)" if host else ""
+    return Setting(chosen.share, "policy", reason)
 
 
 def _step(config: Config, chosen: SglangLoad, gpus: tuple[Gpu, ...]) -> Setting:
@@ -167,27 +168,23 @@ def _step(config: Config, chosen: SglangLoad, gpus: tuple[Gpu, ...]) -> Setting:
         return Setting(stated, "user", "[policy] max_num_batched_tokens")  # divided by SGLang
     if chosen.attention_groups > 1:
         each, groups = chosen.step, chosen.attention_groups
-        why = f"SGLang divides it: {each} tokens for the requests of each of {groups} cards"
-        return Setting(each * groups, "policy", why)
+        reason = f"SGLang divides it: {each} tokens for the requests of each of {groups} cards"
+        return Setting(each * groups, "policy", reason)
     if chosen.step == usual_step(gpus):
         return Setting(chosen.step, "policy", "usual for cards of this size")
-    why = "shorter than usual for such cards: activations would leave too little cache"
-    return Setting(chosen.step, "policy", why)
+    reason = "shorter than usual for such cards: activations would leave too little cache"
+    return Setting(chosen.step, "policy", reason)
 
 
 def _context(
     config: Config, model: ModelCard, typed: Mapping[str, Any], tokens: int | None
 ) -> Setting:
-    limit, wanted = model.max_model_len, config.model.max_model_len
+    limit, stated = model.max_model_len, config.model.max_model_len
     if CONTEXT in typed:
         return Setting(typed[CONTEXT], "user", "passed verbatim")
-    if wanted is not None:
-        if limit and model.limit_known and wanted > limit:
-            raise Unplannable(
-                f"cannot serve a context of {wanted} tokens: the model's own limit is {limit}; set"
-                " [model] max_model_len to at most that"
-            )
-        return Setting(wanted, "user", "[model] max_model_len")
+    if stated is not None:
+        refuse_beyond_limit(config, model)
+        return Setting(stated, "user", "[model] max_model_len")
     if tokens is None:
         return Setting(
             limit, "policy", "the model's own limit; what its cache holds is not modelled"
@@ -207,25 +204,25 @@ def drafts_cost(
     drafting: Mapping[str, Setting],
     plain: Mapping[str, Setting],
 ) -> str:
-    """What drafts cost, by their weights and recurrent states, if it is worth more than drafts; ""
-    if they may stay.
+    """The cost of drafts, by their weights and recurrent states, if it outweighs them; "" if they
+    may stay.
 
     With few active parameters their gain is contested: any cost is worth more.
     """
-    workload = config.policy.workload
+    workload = WORKLOADS[config.policy.workload]
     requests, more = drafting[REQUESTS].value, plain[REQUESTS].value
     context, longer = drafting[CONTEXT].value, plain[CONTEXT].value
-    usual = REQUESTS_BY_WORKLOAD[workload]
+    usual = workload.requests
     if has_few_active(model) and (context < longer or min(requests, usual) < min(more, usual)):
         return (
             f"a context of {context} and {requests} requests at once instead of {longer} and"
             f" {more}, and {contested(model)}"
         )
-    if requests < min(MIN_REQUESTS[workload], more):
+    if requests < min(workload.min_requests, more):
         return f"{requests} requests at once instead of {more}"
     if context <= MIN_CONTEXT:
         return "no context"
-    short = context < min(loads.SUFFICIENT_CONTEXT[workload], model.max_model_len)
+    short = context < min(workload.sufficient_context, model.max_model_len)
     return (
         f"a context of {context} instead of {longer}"
         if short and longer > context * FAR_LONGER

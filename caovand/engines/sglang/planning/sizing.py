@@ -1,4 +1,4 @@
-"""Which load SGLang gets: over how many cards, with which cache, and for how many requests."""
+"""Choose the load for SGLang: its cards, its cache, and its number of requests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.options import count
 from caovand.engines.common.tensors import breaks_in_8_bits
-from caovand.engines.common.usual_requests import USUAL_REQUESTS
-from caovand.engines.sglang.memory.forecast import UNMODELLED_STATES, unmodelled
+from caovand.engines.sglang.memory.forecast import UNMODELLED_STATES, why_unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, SglangLoad, activation_bytes
 from caovand.engines.sglang.memory.steps import MAX_GRAPH
 from caovand.engines.sglang.planning import cards, loads
@@ -30,9 +29,7 @@ from caovand.engines.sglang.planning.options import (
     attention_groups,
     option,
 )
-
-REQUESTS_BY_WORKLOAD = {"chat": 16, "long": 4, "batch": 128}
-"""Concurrent requests for each workload; further ones wait."""
+from caovand.engines.sglang.planning.workloads import WORKLOADS
 
 
 @dataclass(frozen=True)
@@ -49,9 +46,10 @@ class DecidedSettings:
 class SizedLoad:
     """The chosen load, and the one that the comparison began with.
 
-    `tokens` are those of its cache, None if that is not modelled. `gain` is how many times the
-    requests a second of fewer cards it finishes, 0 if fewer have no room. `splits` are the numbers
-    of cards that were compared, `grouped` the options of attention that each card has for itself.
+    `tokens` are those of its cache, None if that is not modelled. `gain` is the factor by which it
+    finishes more requests a second than fewer cards, 0 if fewer have no room. `splits` are the
+    numbers of cards that were compared, `grouped` the options of attention that each card has for
+    itself.
     """
 
     begin: SglangLoad
@@ -64,15 +62,15 @@ class SizedLoad:
     grouped: Mapping[str, Setting] = field(default_factory=dict)
 
 
-def decided(request: SizingInput, inventory: Inventory) -> DecidedSettings:
-    """The settings that are decided before memory is divided. Raises Unplannable."""
+def decide_settings(request: SizingInput, inventory: Inventory) -> DecidedSettings:
+    """Decide the settings that precede the division of memory. Raises Unplannable."""
     config, typed, gpus = request.config, request.typed, request.gpus
     ranks = Setting(typed[RANKS], "user", "passed verbatim") if RANKS in typed else None
     return DecidedSettings(
         requests=_requests(config, typed),
         cache_type=_cache_type(config, typed, gpus),
         dtype=_dtype(config, typed, old=request.old),
-        ranks=ranks or cards.wanted_split(config, inventory, gpus),
+        ranks=ranks or cards.stated_split(config, inventory, gpus),
     )
 
 
@@ -83,27 +81,26 @@ def choose_load(
     config, model, gpus, typed = request.config, request.model, request.gpus, request.typed
     begin = _first_load(request, known, depth)
     splits = (known.ranks.value,) if known.ranks else cards.splits(model, gpus)
-    if unmodelled(model):
-        load = loads.of_sglang(request, replace(begin, ranks=splits[-1]))
+    if why_unmodelled(model):
+        load = loads.default_load(request, replace(begin, ranks=splits[-1]))
         return SizedLoad(begin, load, known.requests, splits)
-    ours = known.cache_type.origin == "policy"
-    smaller = not request.old and ours and _stores_in_eight_bits(model, gpus)
-    batch = config.policy.workload == "batch" and known.ranks is None
-    batch = batch and not PARALLEL & typed.keys()
-    found = loads.choose(
+    by_policy = known.cache_type.origin == "policy"
+    smaller = not request.old and by_policy and _stores_in_eight_bits(model, gpus)
+    batch = request.workload.batch and known.ranks is None and not PARALLEL & typed.keys()
+    choice = loads.choose(
         request, begin, splits, smaller_cache=smaller, replicated=batch and _has_replicas(inventory)
     )
-    replicas, gain, requests = found.replicas, found.gain, known.requests
-    grouped = cards.in_groups(inventory, gpus, found.load.ranks) if batch else {}
+    replicas, gain, requests = choice.replicas, choice.gain, known.requests
+    grouped = cards.in_groups(inventory, gpus, choice.load.ranks) if batch else {}
     if grouped and replicas == 1:
-        found = loads.in_groups(request, found)
+        choice = loads.attend_in_groups(request, choice)
     if requests.origin == "policy":
-        found, requests = _as_many_as_fit(request, found, requests)
+        choice, requests = _as_many_as_fit(request, choice, requests)
     if model.hybrid and _may_end_prefixes(config, inventory, typed):
-        found, requests = _with_single_states(request, found, requests)
-    if found.load.attention_groups == begin.attention_groups:
+        choice, requests = _with_single_states(request, choice, requests)
+    if choice.load.attention_groups == begin.attention_groups:
         grouped = {}
-    return SizedLoad(begin, found.load, requests, splits, found.tokens, replicas, gain, grouped)
+    return SizedLoad(begin, choice.load, requests, splits, choice.tokens, replicas, gain, grouped)
 
 
 def _first_load(request: SizingInput, known: DecidedSettings, depth: int) -> SglangLoad:
@@ -151,7 +148,7 @@ def _as_many_as_fit(
     if request.model.hybrid and 0 < sized.requests < requests.value:
         reason = "as many as have room for their recurrent states and usual prompts"
         return sized, Setting(sized.requests, "policy", reason)
-    each = USUAL_REQUESTS[workload].cached_tokens
+    each = workload.cached_tokens
     groups = load.attention_groups
     many = min(sized.tokens // each, MAX_GRAPH)
     if many * groups <= requests.value:
@@ -161,17 +158,19 @@ def _as_many_as_fit(
         return sized, requests
     fitting = more.tokens // each
     caches = "the cache holds" if groups == 1 else f"the caches of {groups} cards hold"
-    reason = f"{caches} about {fitting * groups} requests of workload {workload}, of {each} tokens"
+    reason = (
+        f"{caches} about {fitting * groups} requests of workload {workload.name}, of {each} tokens"
+    )
     if fitting > many:
         reason += f"; the largest CUDA graph has {MAX_GRAPH}"
     many = min(fitting, many)
-    found = Setting(many * groups, "policy", reason)
-    return replace(more, load=replace(more.load, requests=many)), found
+    more = replace(more, load=replace(more.load, requests=many))
+    return more, Setting(many * groups, "policy", reason)
 
 
 def _may_end_prefixes(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> bool:
     """Whether requests may have a single recurrent state each: the operator's choice, or a batch
-    without options of his about states."""
+    without verbatim options about states."""
     flags = inventory.engine.flags
     if {SLOTS, *UNMODELLED_STATES} & typed.keys():
         return False
@@ -186,7 +185,7 @@ def _with_single_states(
     """The load without the radix cache, and its requests, if that finishes far more."""
     groups = sized.load.attention_groups
     stated = ceil(requests.value / groups) if requests.origin == "user" else None
-    single = loads.without_prefixes(request, sized, stated)
+    single = loads.drop_prefixes(request, sized, stated)
     if single is sized or stated:
         return single, requests
     reason = "as many as have room for a recurrent state and a usual prompt"
@@ -198,21 +197,20 @@ def _requests(config: Config, typed: Mapping[str, Any]) -> Setting:
         return Setting(typed[REQUESTS], "user", "passed verbatim")
     if config.policy.max_num_seqs is not None:
         return Setting(config.policy.max_num_seqs, "user", "[policy] max_num_seqs")
-    workload = config.policy.workload
-    return Setting(
-        REQUESTS_BY_WORKLOAD[workload], "policy", f"requests at once for workload {workload}"
-    )
+    workload = WORKLOADS[config.policy.workload]
+    reason = f"requests at once for workload {workload.name}"
+    return Setting(workload.requests, "policy", reason)
 
 
 def _cache_type(config: Config, typed: Mapping[str, Any], gpus: tuple[Gpu, ...]) -> Setting:
-    wanted = config.policy.kv_cache_dtype
+    stated = config.policy.kv_cache_dtype
     if CACHE_TYPE in typed:
         return Setting(typed[CACHE_TYPE], "user", "passed verbatim")
-    if wanted == "fp8":
+    if stated == "fp8":
         kind = loads.eight_bits(gpus)
         return Setting(kind, "user", "[policy] kv_cache_dtype, in the format that these cards read")
-    if wanted not in (None, "auto"):
-        return Setting(wanted, "user", "[policy] kv_cache_dtype")
+    if stated not in (None, "auto"):
+        return Setting(stated, "user", "[policy] kv_cache_dtype")
     return Setting("auto", "policy", "the model's own type loses nothing")
 
 

@@ -61,12 +61,12 @@ def read(
     """
     options = {_canonical(option) for option in known if option.startswith("--")}
     alone = {_canonical(option) for option in switches if option.startswith("--")} or SWITCHES
-    found: list[Flag] = []
+    flags: list[Flag] = []
     at = 0
     while at < len(arguments):
         word = arguments[at]
         if not _is_flag(word):
-            found.append(Flag("", word, (word,)))
+            flags.append(Flag("", word, (word,)))
             at += 1
             continue
         head, equals, inline = word.partition("=")
@@ -81,9 +81,9 @@ def read(
         while end < len(arguments) and end - at <= room and not _is_flag(arguments[end]):
             end += 1
         values += arguments[at + 1 : end]
-        found.append(_flag(name, head, values, tuple(arguments[at:end])))
+        flags.append(_flag(name, head, values, tuple(arguments[at:end])))
         at = end
-    return tuple(found)
+    return tuple(flags)
 
 
 def is_known(flag: str, known: Iterable[str]) -> bool:
@@ -126,21 +126,21 @@ def api_keys(arguments: Sequence[str]) -> tuple[str, ...] | None:
 
 def secret_values(arguments: Sequence[str]) -> tuple[str, ...]:
     """The values that are shown to nobody, including those inside JSON."""
-    found: list[str] = []
+    values: list[str] = []
     for flag in read(arguments):
         if is_secret(flag.name):
-            found += flag.texts
+            values += flag.texts
         else:
-            found += secrets.secrets_in({flag.name: flag.value})
-    return tuple(filter(None, found))
+            values += secrets.secrets_in({flag.name: flag.value})
+    return tuple(filter(None, values))
 
 
-def carry_secrets(found: Iterable[Flag]) -> tuple[dict[str, str], tuple[Flag, ...]]:
+def carry_secrets(flags: Iterable[Flag]) -> tuple[dict[str, str], tuple[Flag, ...]]:
     """The secrets by the variable that can carry them, and the other flags.
 
     A variable has room for one value: of several keys all stay flags.
     """
-    flags = tuple(found)
+    flags = tuple(flags)
     typed = {name: [f.texts for f in flags if f.name == name][-1:] for name in CARRIERS}
     moved = {name: texts[0][0] for name, texts in typed.items() if texts and len(texts[0]) == 1}
     rest = tuple(flag for flag in flags if flag.name not in moved)
@@ -152,14 +152,14 @@ def redact(arguments: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for flag in public(read(arguments)) for word in flag.words)
 
 
-def public(found: Iterable[Flag]) -> tuple[Flag, ...]:
+def public(flags: Iterable[Flag]) -> tuple[Flag, ...]:
     """The flags with their secrets hidden.
 
     A word after a secret that belongs to no flag is hidden too: it is a second, mistyped key.
     """
     shown: list[Flag] = []
     behind = False
-    for flag in found:
+    for flag in flags:
         behind = behind if not flag.name else is_hidden(flag)
         if behind and flag.texts:
             head = (flag.words[0].partition("=")[0],) if flag.name else ()
@@ -263,7 +263,7 @@ def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 EXTRA_ARGS_KEY = "[engine] extra_args"
 
 
-def refused(
+def argument_problems(
     words: Sequence[str], engine: EngineInfo, *, strays: bool = True
 ) -> tuple[Problem, ...]:
     """The flags among these words that this engine refuses; none if its options were not probed.
@@ -274,10 +274,10 @@ def refused(
         return ()
     typed = public(read(words, engine.flags, engine.switches))
     judged = (flag for flag in typed if strays or flag.name)
-    return tuple(found for flag in judged for found in _problem(flag, engine))
+    return tuple(problem for flag in judged for problem in _problem(flag, engine))
 
 
-def unknown(flag: Flag, engine: EngineInfo) -> str:
+def unknown_flag(flag: Flag, engine: EngineInfo) -> str:
     """The flag as typed if this engine has no such flag, else ""."""
     typed = flag.words[0].partition("=")[0]
     known = not engine.flags or not flag.name or is_known(typed, engine.flags)
@@ -292,7 +292,7 @@ def _problem(flag: Flag, engine: EngineInfo) -> Sequence[Problem]:
                 f'pass "{flag.value}"', "it belongs to no flag", f"remove it from {EXTRA_ARGS_KEY}"
             ),
         )
-    if word := unknown(flag, engine):
+    if word := unknown_flag(flag, engine):
         close = difflib.get_close_matches(word, sorted(engine.flags), n=1)
         remedy = f"use {close[0]}" if close else f"remove it from {EXTRA_ARGS_KEY}"
         remedy = SUCCESSORS.get(flag.name, remedy)

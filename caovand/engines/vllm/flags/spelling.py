@@ -70,6 +70,8 @@ def beyond_limit(
     return not allowed and not any(settings.get(name) for name in CHANGING)
 
 
+PLUGINS, PLUGIN = "VLLM_PLUGINS", "caovan_vllm_sm75_turbo3"
+"""The variable that lists the plugins to load (all, if it is not set), and the name of ours."""
 MARLIN_INPUT = "VLLM_MARLIN_INPUT_DTYPE"
 LM_HEAD = "CAOVAN_LM_HEAD"
 """The type that the plugin gives the lm_head: off (the model's own), int8."""

@@ -1,6 +1,7 @@
 """Every flag of `vllm serve` that caovan knows, one row each: how vLLM reads it.
 
 `SUCCESSORS` are the replacements of flags that vLLM once had: commands on the web still use them.
+`FOREIGN` are options of other programs, and `LATER` flags that early releases lack.
 
 `planning/decisions.py` says how the policy decides a flag.
 """
@@ -190,26 +191,21 @@ KINDS: Mapping[str, tuple[type, ...]] = {row.name: row.type for row in FLAGS if 
 """The types that the planner and the forecast calculate with; other values go to vLLM unchanged."""
 UNFORESEEN = {row.name: row.unforeseen for row in FLAGS if row.unforeseen}
 _NOTHING = "remove it: vLLM has no such setting any more"
+_DRAFTS = 'use --speculative-config \'{"model": ..., "num_speculative_tokens": 5}\''
+_NGRAM = 'use --speculative-config \'{"method": "ngram", ...}\''
 SUCCESSORS: Mapping[str, str] = {
     "enable_reasoning": "remove it: --reasoning-parser alone turns reasoning on",
     "rope_scaling": "use --hf-overrides '{\"rope_parameters\": {\"rope_type\": \"yarn\", ...}}'",
     "rope_theta": "use --hf-overrides '{\"rope_parameters\": {\"rope_theta\": ...}}'",
     "swap_space": "remove it: a preempted request is computed again",
-    "task": "use --runner pooling, with --convert embed or --convert classify",
+    "task": "use --runner pooling, with --convert embed or --convert classify; for a model that"
+    " generates remove it",
     "override_pooler_config": "use --pooler-config",
+    "override_neuron_config": "use --additional-config",
     "guided_decoding_backend": "use --structured-outputs-config.backend",
-    "speculative_model": "use --speculative-config '{\"model\": ..., ...}'",
-    "num_speculative_tokens": "use --speculative-config '{\"num_speculative_tokens\": ...}'",
-    "ngram_prompt_lookup_max": "use --speculative-config '{\"method\": \"ngram\", ...}'",
-    "ngram_prompt_lookup_min": "use --speculative-config '{\"method\": \"ngram\", ...}'",
+    "ngram_prompt_lookup_max": _NGRAM,
+    "ngram_prompt_lookup_min": _NGRAM,
     "num_scheduler_steps": "remove it: steps overlap with --async-scheduling, the default",
-    "multi_step_stream_outputs": _NOTHING,
-    "use_v2_block_manager": _NOTHING,
-    "num_lookahead_slots": _NOTHING,
-    "preemption_mode": _NOTHING,
-    "scheduler_delay_factor": _NOTHING,
-    "tokenizer_pool_size": _NOTHING,
-    "tokenizer_pool_type": _NOTHING,
     "disable_async_output_proc": "use --no-async-scheduling",
     "worker_use_ray": "use --distributed-executor-backend ray",
     "engine_use_ray": "use --distributed-executor-backend ray",
@@ -217,15 +213,72 @@ SUCCESSORS: Mapping[str, str] = {
     "max_seq_len_to_capture": "use --max-cudagraph-capture-size",
     "max_context_len_to_capture": "use --max-cudagraph-capture-size",
     "cuda_graph_sizes": "use --cudagraph-capture-sizes",
-    "enable_prompt_adapter": _NOTHING,
-    "max_prompt_adapters": _NOTHING,
-    "max_prompt_adapter_token": _NOTHING,
-    "lora_extra_vocab_size": _NOTHING,
-    "long_lora_scaling_factors": _NOTHING,
-    "enable_lora_bias": _NOTHING,
     "disable_mm_preprocessor_cache": "use --mm-processor-cache-gb 0",
     "disable_log_requests": "remove it: requests are logged with --enable-log-requests only",
     "enable_microbatching": "use --enable-dbo",
     "qlora_adapter_name_or_path": "use --lora-modules",
+    **dict.fromkeys(
+        (
+            "multi_step_stream_outputs", "use_v2_block_manager", "num_lookahead_slots",
+            "preemption_mode", "scheduler_delay_factor", "tokenizer_pool_size",
+            "tokenizer_pool_type", "enable_prompt_adapter", "max_prompt_adapters",
+            "max_prompt_adapter_token", "lora_extra_vocab_size", "long_lora_scaling_factors",
+            "enable_lora_bias", "max_paddings", "image_input_type", "image_token_id",
+            "image_input_shape",
+        ),
+        _NOTHING,
+    ),
+    **dict.fromkeys(
+        (
+            "speculative_model", "num_speculative_tokens", "speculative_max_model_len",
+            "speculative_draft_tensor_parallel_size", "speculative_disable_by_batch_size",
+            "spec_decoding_acceptance_method",
+        ),
+        _DRAFTS,
+    ),
 }  # fmt: skip
-"""The replacement of a flag by its name; used only if the engine has no flag of that name."""
+"""The remedy for a flag that only earlier releases had; used only if the engine lacks it."""
+FOREIGN: Mapping[str, tuple[str, str]] = {
+    "model_path": ("SGLang", "the model's name or path right after serve"),
+    "mem_fraction_static": ("SGLang", "--gpu-memory-utilization"),
+    "context_length": ("SGLang", "--max-model-len"),
+    "max_running_requests": ("SGLang", "--max-num-seqs"),
+    "chunked_prefill_size": ("SGLang", "--max-num-batched-tokens"),
+    "disable_cuda_graph": ("SGLang", "--enforce-eager"),
+    "tp_size": ("SGLang", "--tensor-parallel-size"),
+    "dp_size": ("SGLang", "--data-parallel-size"),
+    "ctx_size": ("llama.cpp", "--max-model-len"),
+    "n_gpu_layers": ("llama.cpp", "--cpu-offload-gb for what does not fit the card"),
+    "max_total_tokens": ("TGI", "--max-model-len"),
+    "max_input_length": ("TGI", "--max-model-len"),
+    "model_id": ("TGI", "the model's name or path right after serve"),
+    "num_shard": ("TGI", "--tensor-parallel-size"),
+    "omni": ("vllm-omni", "to install it in the release of the installed vLLM"),
+}
+"""Options of other programs: whose, and what vLLM has in their place."""
+LATER = frozenset({
+    "additional_config", "async_scheduling", "attention_backend", "compilation_config", "convert",
+    "data_parallel_backend", "data_parallel_size", "default_chat_template_kwargs", "enable_eplb",
+    "enable_expert_parallel", "enable_prefix_caching", "enable_sleep_mode", "enforce_eager",
+    "generation_config", "hf_overrides", "kv_cache_memory_bytes", "kv_offloading_size",
+    "kv_transfer_config", "language_model_only", "limit_mm_per_prompt", "logits_processors",
+    "logprobs_mode", "mm_encoder_tp_mode", "mm_processor_cache_gb", "mm_processor_kwargs",
+    "moe_backend", "override_generation_config", "pooler_config", "ray_workers_use_nsight",
+    "reasoning_config", "reasoning_parser", "runner", "speculative_config", "stream_interval",
+    "structured_outputs_config", "tool_call_parser", "tool_parser_plugin", "tool_server",
+    "worker_extension_cls",
+})  # fmt: skip
+"""Arguments that only later releases have: an engine that does not know one is older."""
+
+
+def known_of(captures: Mapping[str, str]) -> Mapping[str, str]:
+    """The facts about an argument that a release does not accept: `later`, `gone` and `instead`,
+    or `foreign`, `whose` and `ours`."""
+    passed = captures.get("unknown") or captures.get("argument", "")
+    name = passed.lstrip("-").partition("=")[0].replace("-", "_").removeprefix("no_")
+    if name in LATER:
+        return {"later": passed}
+    if name in FOREIGN:
+        whose, ours = FOREIGN[name]
+        return {"foreign": passed, "whose": whose, "ours": ours}
+    return {"gone": passed, "instead": SUCCESSORS[name]} if name in SUCCESSORS else {}

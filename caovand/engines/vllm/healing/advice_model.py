@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.engines.common.logs.rows import checkpoint
+from caovand.engines.common.logs.rows import checkpoint, python_advice
 from caovand.engines.common.logs.rows.model_types import NEWER_ENGINE
 
 _IMAGES = (
@@ -14,6 +14,12 @@ _IMAGES = (
     "--omni, or use Diffusers or another server for such models."
 )
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "args.template": (
+        "{coded} has no chat template: it formats chats by code, which vLLM brings as a tokenizer "
+        "mode. Start it with --tokenizer-mode {mode}, in a release that knows that mode (a newer "
+        "one chooses it by itself), or pass a template with --chat-template.",
+        *python_advice.ADVICE["args.template"],
+    ),
     "transformers.model": NEWER_ENGINE,
     "model.uninspected": (
         "{hears} hears, and vLLM's code for it needs packages for audio, which a plain "
@@ -35,7 +41,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "This release of vLLM has no code for {absent}, and cannot run that of Transformers "
         "instead: install a newer release, whose list of supported models has it, or use another "
         "model. No variable changes that.",
-        "{body} is the body of a model without what generates. If the model embeds, install a "
+        "{body} is a model without the head that generates. If the model embeds, install a "
         "newer release and serve it with --runner pooling (before 0.10 --task embed). If it "
         "generates, the tool that saved it wrote the wrong class: put the one that the base "
         "model's config.json has into architectures (as ...ForConditionalGeneration or "

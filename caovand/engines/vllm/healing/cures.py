@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
 from caovand.core.healing.rung import ANY, Healing
-from caovand.engines.common.healing.rungs import OTHER_BUILD
+from caovand.engines.common.healing.rungs import BY_PERSON
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.flags.table import KINDS
 from caovand.engines.vllm.healing.rungs import RUNGS
@@ -96,16 +96,12 @@ WHATEVER_PHASE = frozenset({"jit.nvcc"})
 
 # Rows more specific than their failure: only these rungs apply, none if a person must act.
 PRECISE: Mapping[str, tuple[str, ...]] = {
-    **OTHER_BUILD,
+    **BY_PERSON,
     "oom.weights": ("replicas-off", "offload"),
     "states.short": ("sequences", "gmu-up"),
     "args.limit": ("limit",),
     "weights.fp8": (),
     "cache.fp8": ("kv-dtype-plain", "attention", "half-input"),
-    "rocm.kernel": (),
-    "rocm.hipblaslt": (),
-    "driver.old": (),
-    "driver.ptx": (),
     "uva.absent": (),
     "raised.kernel": ("kv-dtype-plain", "attention", "plugin-off", "mtp-off", "eager"),
     "jit.python": (),
@@ -120,8 +116,6 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "flashinfer.workspace": ("batch", "attention"),
     "backend.only": ("attention",),
     "backend.attention": ("kv-dtype-plain", "attention", "half"),
-    "driver.behind": (),
-    "container.requirement": (),
     "kernel.deepgemm": (),
     "kernels.package": (),
     "kernels.attention": ("attention",),

@@ -7,10 +7,9 @@ All steps go one way, so each rung ends, and with the rungs the ladder.
 from __future__ import annotations
 
 from caovand.core.healing.rung import Rung
-from caovand.engines.vllm.flags.spelling import LM_HEAD, MARLIN_INPUT, SPECULATION
+from caovand.engines.vllm.flags.spelling import LM_HEAD, MARLIN_INPUT, PLUGINS, SPECULATION
 from caovand.engines.vllm.healing import sizes, switches
 from caovand.engines.vllm.planning.environment import ATTENTION, THREADS
-from caovand.engines.vllm.planning.partial_plan import PLUGINS
 
 _CONFIG = ("compilation_config",)
 _SIZES = (*_CONFIG, "max_cudagraph_capture_size", "cudagraph_capture_sizes")
@@ -28,8 +27,8 @@ RUNGS: tuple[Rung, ...] = (
          _GMU, sizes.gmu_down),
     Rung("share", "use only memory that others leave", "gpu_memory_utilization",
          _GMU, sizes.share, passing=True),
-    Rung("kv-memory", "keep a larger KV cache in host memory", "", ("kv_cache_memory_bytes",),
-         sizes.larger_kv_memory),
+    Rung("kv-memory", "keep a larger KV cache on a machine without a card", "",
+         ("kv_cache_memory_bytes",), sizes.larger_kv_memory),
     Rung("kv-memory-less", "keep a smaller KV cache in host memory", "",
          ("kv_cache_memory_bytes",), sizes.smaller_kv_memory),
     Rung("batch", "do less in one step", "max_num_batched_tokens", ("max_num_batched_tokens",),

@@ -23,6 +23,7 @@ GMU_DOWNS = 3  # steps, after which the cause is something else
 GMU_DEFAULT = 0.9  # vLLM's default, if the plan has none
 GMU_BOUNDS = (0.3, 0.97)
 SHARE_MARGIN_GIB = 0.5
+CACHE_MARGIN = 0.98
 OFFLOAD_GIB = (2, 4, 8)
 GRAPH_SIZES = (64, 16, 4)
 # Process names in the kernel's log of killed processes.
@@ -49,7 +50,7 @@ def context(plan: Plan, finding: Finding) -> RungStep | None:
     ends."""
     now = count(plan.value("max_model_len")) or int(_number(finding, "len") or 0)
     fits = _number(finding, "fits")
-    goal = int(fits) if fits else now // 2
+    goal = int(fits) if fits else min(now // 2, _share_of_cache(finding, now))
     if _has_taken(plan, "context"):
         goal = min(goal, now * 7 // 8)
     goal = goal // BLOCK * BLOCK
@@ -60,6 +61,13 @@ def context(plan: Plan, finding: Finding) -> RungStep | None:
     if not floor <= goal < now:
         return None
     return RungStep({"max_model_len": goal}, value=str(goal), change=f"context {now} -> {goal}")
+
+
+def _share_of_cache(finding: Finding, length: int) -> int:
+    """The context whose cache fits by the error's figures, a little less for what does not shrink
+    with it; `length` without figures."""
+    need, have = _number(finding, "need"), _number(finding, "have")
+    return int(length * CACHE_MARGIN * have / need) if need and have and have < need else length
 
 
 def _gmu(plan: Plan) -> float:

@@ -12,14 +12,21 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import RungStep
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Plan
-from caovand.engines.vllm.flags.spelling import DRAFTER, INT8, LM_HEAD, MARLIN_INPUT, count
+from caovand.engines.vllm.flags.spelling import (
+    DRAFTER,
+    INT8,
+    LM_HEAD,
+    MARLIN_INPUT,
+    PLUGIN,
+    PLUGINS,
+    count,
+)
 from caovand.engines.vllm.healing.sizes import compilation, has_graphs, on_cpu
 from caovand.engines.vllm.machine.ranks import EXPERT_PARALLEL, REPLICAS, TENSOR
 from caovand.engines.vllm.planning.environment import ATTENTION, STATES
-from caovand.engines.vllm.planning.partial_plan import PLUGIN, PLUGINS
 
 EXPERTS = tuple(f"VLLM_USE_FLASHINFER_MOE_{kind}" for kind in ("FP16", "FP8", "FP4", "MXFP4_BF16"))
-OF_WEIGHTS = ("method", "scheme", "other", "kernel", "input")
+WEIGHTS_CAPTURES = ("method", "scheme", "other", "kernel", "input")
 """Captures of log rows that name the kernel of the weights."""
 BACKENDS = ("FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
 
@@ -54,7 +61,7 @@ def kv_dtype_small(plan: Plan, finding: Finding) -> RungStep | None:
 
 def _is_of_weights(finding: Finding) -> bool:
     """Whether the card cannot run the weights: then neither attention nor cache is at fault."""
-    return any(name in finding.captures for name in OF_WEIGHTS)
+    return any(name in finding.captures for name in WEIGHTS_CAPTURES)
 
 
 def kv_dtype_plain(plan: Plan, finding: Finding) -> RungStep | None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, importer
-from caovand.engines.common.logs.hit import after_remedy, explain_lost_process
+from caovand.engines.common.logs.hit import best_cause, explain_lost_process, shorten
 from caovand.engines.common.logs.rows.binaries import NUMPY, numpy_user
 from caovand.engines.common.logs.rows.kernel_owners import with_owner
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS, as_raised_by_reader
@@ -28,6 +28,7 @@ from caovand.engines.common.logs.rows.raised import (
 )
 from caovand.engines.common.logs.signature import Signature, first
 from caovand.engines.vllm.log.component import (
+    UNNAMED,
     PossibleCause,
     component_of,
     failure_of_unnamed,
@@ -41,16 +42,13 @@ from caovand.engines.vllm.log.signatures import BY_ID
 from caovand.engines.vllm.log.vanished import SILENT_ROWS, is_unexplained
 
 MAX_LINES_BEFORE = 60  # lines before the first wrapper that may contain its cause
-UNNAMED = "exception"  # the signature of an exception no row knows
 _CHAIN = 400  # lines after a generic cause within which a better one must follow
 _TEXT = 500  # characters kept of a causing line
 
 
 _RUNS = re.compile(r"EngineCore|(?:Vllm|Ray)?Worker")
 
-# Failures blamed on a component, instead of on the engine's installation or the split.
-_NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
-_OPERATORS = frozenset(
+_INSTALLATION_ROWS = frozenset(
     {
         "engine.broken",
         "engine.loader",
@@ -61,6 +59,8 @@ _OPERATORS = frozenset(
         "args.uneven",
     }
 )
+"""Rows that blame the engine's installation or the split, unless a component is to blame."""
+_COMPONENT_FAILURES: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
 
 # Rows of imports that fail where a compiled part is not loaded.
 _IMPORTED = frozenset(
@@ -71,7 +71,7 @@ _SYMBOL = "undefined symbol: "
 _LOADERS_TEXT = re.compile(r"ImportError\(['\"](.{1,400})['\"]\)")
 
 # Only these rows explain those better; other generic rows yield to any cause.
-_BETTER: Mapping[str, frozenset[str]] = {
+_EXPLAINED_BY: Mapping[str, frozenset[str]] = {
     "oom.cuda": frozenset({"oom.sampler", "oom.load", "oom.kv.none"}),
     "cublas.failed": frozenset({"cuda.illegal", "cuda.launch", "gpu.lost"}),
 }
@@ -87,14 +87,14 @@ _UNLOADED = re.compile(
 """A warning, which says why an operator is missing later."""
 _LOGS_END = re.compile(r"(?:^|/)(?:core|multiproc_executor)\.py$")
 _PARSES = re.compile(r"/tool_parsers/[^:]{1,80}:extract_tool_calls")
-"""What a model wrote is read as JSON there, and no file of the model."""
+"""Code that reads a model's answer as JSON, not a file of the model."""
 _NOWHERE = re.compile(r"^.{0,100}(?:No platform detected|Failed to infer device type)")
 _ALONE = "Started a local Ray instance"
 # A worker on another node than the engine: `(RayWorkerWrapper pid=3, ip=10.0.0.2) ERROR ...`.
 _OTHER_NODE = re.compile(r".{0,80}\bpid=\d{1,10}, ip=(?P<node>[\d.]{7,15}|[\da-f:]{3,45})\)")
 # How a process ended, as its parent reports it: `exit code: -4`, `{'EngineCore': -4}`.
 _ENDED = re.compile(r"(?:\(exit code: |Failed core proc\(s\): \{'\w{1,40}': )-(\d{1,2})[)}]")
-# Signals that the processor raises, not another process.
+# Signals that the CPU raises, not another process.
 _FAULTS: Mapping[str, str] = {
     "4": "SIGILL, an illegal instruction",
     "7": "SIGBUS, a bad memory access",
@@ -113,7 +113,7 @@ def find_cause(
     """
     search = CauseSearch(lines, phase)
     hits = search.hits
-    wrapper = next((hit for hit in hits if hit.is_kind("wrapper")), None)
+    wrapper = next((hit for hit in hits if hit.row.kind == "wrapper"), None)
     if alive and wrapper is None:
         return None
     hit = _first_cause(hits, wrapper)
@@ -137,31 +137,12 @@ def _first_cause(
     hits: Sequence[PossibleCause], wrapper: PossibleCause | None
 ) -> PossibleCause | None:
     """The first cause near the first wrapper; an older one only if there is no other."""
-    causes = [hit for hit in hits if hit.is_kind("cause", "generic")]
-    if wrapper is None:
-        return _better(causes[0], causes) if causes else None
-    near = [hit for hit in causes if hit.index >= wrapper.index - MAX_LINES_BEFORE]
-    if near:
-        return _better(near[0], near)
-    named = any(hit.signature is None and hit.index > wrapper.index for hit in hits)
-    return _better(causes[-1], causes) if causes and not named else None
-
-
-def _better(start: PossibleCause, causes: Sequence[PossibleCause]) -> PossibleCause:
-    """A later cause that explains the failure better than a generic one; else the generic one."""
-    since = [hit for hit in causes if hit.index >= start.index]
-    later = after_remedy([hit.signature.id if hit.signature else "" for hit in since])
-    if later is not None:
-        return replace(since[later], captures={**start.captures, **since[later].captures})
-    if start.signature is None or start.signature.kind == "cause":
-        return start
-    better = _BETTER.get(start.signature.id)
-    for hit in causes:
-        if hit.signature is None or not start.index < hit.index <= start.index + _CHAIN:
-            continue
-        if hit.signature.kind == "cause" and (better is None or hit.signature.id in better):
-            return hit
-    return start
+    causes = [hit for hit in hits if hit.row.kind in ("cause", "generic")]
+    if wrapper is not None:
+        near = [hit for hit in causes if hit.index >= wrapper.index - MAX_LINES_BEFORE]
+        named = any(hit.row is UNNAMED and hit.index > wrapper.index for hit in hits)
+        causes = near or ([] if named else causes[-1:])
+    return best_cause(causes, _EXPLAINED_BY, _CHAIN) if causes else None
 
 
 def _unlinked(hits: Sequence[PossibleCause], chosen: PossibleCause | None) -> PossibleCause | None:
@@ -169,16 +150,14 @@ def _unlinked(hits: Sequence[PossibleCause], chosen: PossibleCause | None) -> Po
 
     Without that part vLLM does not import completely, and programs that ask it for names fail.
     """
-    blamed = chosen is None or (chosen.signature is not None and chosen.signature.id in _IMPORTED)
-    unlinked = (
-        hit for hit in hits
-        if hit.signature is not None and hit.signature.id in _UNLINKED and _SYMBOL in hit.text
-    )  # fmt: skip
-    hit = next(unlinked, None) if blamed else None
+    if chosen is not None and chosen.row.id not in _IMPORTED:
+        return None
+    unlinked = (hit for hit in hits if hit.row.id in _UNLINKED and _SYMBOL in hit.text)
+    hit = next(unlinked, None)
     if hit is None or (quoted := _LOADERS_TEXT.search(hit.text)) is None:
         return hit
-    found = first([BY_ID["engine.loader"]], quoted[1])
-    return replace(hit, signature=found[0], captures=found[1]) if found else hit
+    match = first([BY_ID["engine.loader"]], quoted[1])
+    return replace(hit, row=match[0], captures=match[1]) if match else hit
 
 
 def _first_symptom(
@@ -188,18 +167,19 @@ def _first_symptom(
 
     Exceptions before the engine reports its failure were handled, and do not count.
     """
-    rest = [
-        hit
-        for hit in hits
-        if hit.is_kind("consequence") or (hit.signature is None and _after(hit, wrapper))
-    ]
-    rest = _explained(rest)
-    with_message = [hit for hit in rest if hit.signature or ": " in hit.parts.message]
-    reported = [hit for hit in hits if hit.signature is BY_ID["engine.dead"]]
-    return next(iter(with_message or rest or reported), wrapper)
+    symptoms = _without_announcements(
+        [
+            hit
+            for hit in hits
+            if hit.row.kind == "consequence" or (hit.row is UNNAMED and _after(hit, wrapper))
+        ]
+    )
+    telling = [hit for hit in symptoms if hit.row is not UNNAMED or ": " in hit.parts.message]
+    reported = [hit for hit in hits if hit.row is BY_ID["engine.dead"]]
+    return next(iter(telling or symptoms or reported), wrapper)
 
 
-def _explained(hits: list[PossibleCause]) -> list[PossibleCause]:
+def _without_announcements(hits: list[PossibleCause]) -> list[PossibleCause]:
     """The hits, without the lines that only announce the exception after them."""
     return [
         hit
@@ -211,8 +191,7 @@ def _explained(hits: list[PossibleCause]) -> list[PossibleCause]:
 
 def _is_end(hit: PossibleCause) -> bool:
     """Whether it only reports that a process is gone, as at every stop, but not why."""
-    row = hit.signature
-    return row is not None and (row.id in SILENT_ROWS or row.kind == "wrapper")
+    return hit.row.id in SILENT_ROWS or hit.row.kind == "wrapper"
 
 
 def _after(hit: PossibleCause, wrapper: PossibleCause | None) -> bool:
@@ -222,71 +201,80 @@ def _after(hit: PossibleCause, wrapper: PossibleCause | None) -> bool:
 
 
 def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[str]) -> Finding:
-    captures = dict(hit.captures)
-    if hit.signature is BY_ID["ray.short"] and any(_ALONE in line for line in lines[: hit.index]):
-        hit = replace(hit, signature=ALONE)
-    if hit.signature is BY_ID["cuda.arch"]:
-        owning, known = with_owner(hit.signature, captures, hit.frames)
-        hit, captures = replace(hit, signature=owning), dict(known)
-    row, rows = hit.signature, {one.signature.id for one in hits if one.signature}
-    if elsewhere := _OTHER_NODE.match(lines[hit.index]):
-        captures["node"] = elsewhere["node"]
-    blamed = "drafter" if row is UNEVEN else component_of(hit)
-    if blamed:
-        captures["component"] = blamed
-    silent = row is not None and is_unexplained(row.id, captures, hit.phase, rows, lines)
-    silent = silent or "silent" in captures
-    if silent:
+    hit = _with_exact_row(hit, lines)
+    component = "drafter" if hit.row is UNEVEN else component_of(hit)
+    captures = {**hit.captures, **_circumstances(hit, lines)}
+    if component:
+        captures["component"] = component
+    rows = {other.row.id for other in hits}
+    if "silent" in captures or is_unexplained(hit.row.id, captures, hit.phase, rows, lines):
         captures["silent"] = "yes"
-    if row is not None and row.id == "engine.cuda" and any(map(_NOWHERE.search, lines)):
-        captures["nowhere"] = "no platform was detected"
-    if "operator" in captures and (unloaded := _first_match(_UNLOADED, lines[: hit.index])):
-        captures["unloaded"] = unloaded["library"]
-    if row is not None and row.id == "model.json" and any(map(_PARSES.search, hit.frames)):
-        row = BY_ID["args.call"]
-    read = row and as_raised_by_reader(row) if raised_by_reader(hit) else row
-    failure = read.means(hit.phase) if read else "unknown"
-    if row is None or (failure == "unknown" and row.id in UNSURE_ROWS):
-        failure = failure_of_unnamed(hit, blamed)
-        family = family_of(hit.frames, hit.text) if failure == "unknown" and not blamed else None
-        if family is REFUSED_VALUE and _RUNS.match(hit.parts.process):
-            family = None
-        if family is not None and row is None:
-            row, failure = family, family.means(hit.phase)
-            captures |= packages(hit.frames)
-        elif family is not None and row is not None and family.id in BUILDING:
-            failure = as_raised_by_reader(row).means(hit.phase)
-    if row and row.id in _OPERATORS and hit.phase != "serving":
-        failure = _NOT_OPERATORS.get(blamed, failure)
-    if row in WRAPPERS and hit.phase != "serving" and not silent:
+    row, failure, raised_by = _meaning(hit, component)
+    if row in WRAPPERS and hit.phase != "serving" and "silent" not in captures:
         failure = "unknown"
+    captures |= raised_by
     captures |= _package(hit, row, captures, lines)
-    text = _short(hit.text)
+    text = shorten(hit.text, _TEXT)
     ended = _ENDED.search(text)
-    if ended and ended[1] in _FAULTS and hit.is_kind("consequence", "wrapper"):
+    if ended and ended[1] in _FAULTS and hit.row.kind in ("consequence", "wrapper"):
         captures.update(fault=_FAULTS[ended[1]], silent="yes")
         failure, text = "engine-died", f"{text} [{captures['fault']}]"
-    elif silent:
+    elif "silent" in captures:
         text = explain_lost_process(text)
-    return Finding(failure, text, hit.phase, captures, row.id if row else UNNAMED, hit.index + 1)
+    return Finding(failure, text, hit.phase, captures, row.id, hit.index + 1)
+
+
+def _with_exact_row(hit: PossibleCause, lines: Sequence[str]) -> PossibleCause:
+    """The hit with the row that the lines before it or its traceback make of a general one."""
+    if hit.row is BY_ID["ray.short"] and any(_ALONE in line for line in lines[: hit.index]):
+        return replace(hit, row=ALONE)
+    if hit.row is BY_ID["cuda.arch"]:
+        row, captures = with_owner(hit.row, dict(hit.captures), hit.frames)
+        return replace(hit, row=row, captures=captures)
+    return hit
+
+
+def _circumstances(hit: PossibleCause, lines: Sequence[str]) -> Mapping[str, str]:
+    """Facts from other lines that the answer needs: the node, the platform, an unloaded library."""
+    facts: dict[str, str] = {}
+    if elsewhere := _OTHER_NODE.match(lines[hit.index]):
+        facts["node"] = elsewhere["node"]
+    if hit.row.id == "engine.cuda" and any(map(_NOWHERE.search, lines)):
+        facts["nowhere"] = "no platform was detected"
+    unloaded = map(_UNLOADED.match, lines[: hit.index] if "operator" in hit.captures else ())
+    if match := next(filter(None, unloaded), None):
+        facts["unloaded"] = match["library"]
+    return facts
+
+
+def _meaning(hit: PossibleCause, component: str) -> tuple[Signature, Failure, Mapping[str, str]]:
+    """The row that explains the hit, its failure, and the packages that raised it."""
+    row, raised_by = hit.row, dict[str, str]()
+    if row.id == "model.json" and any(map(_PARSES.search, hit.frames)):
+        row = BY_ID["args.call"]
+    reads = raised_by_reader(hit) and row is not UNNAMED
+    failure = (as_raised_by_reader(row) if reads else row).means(hit.phase)
+    if row is UNNAMED or (failure == "unknown" and row.id in UNSURE_ROWS):
+        failure = failure_of_unnamed(hit, component)
+        family = family_of(hit.frames, hit.text) if failure == "unknown" and not component else None
+        if family is REFUSED_VALUE and _RUNS.match(hit.parts.process):
+            family = None
+        if family is not None and row is UNNAMED:
+            row, failure = family, family.means(hit.phase)
+            raised_by = dict(packages(hit.frames))
+        elif family is not None and family.id in BUILDING:
+            failure = as_raised_by_reader(row).means(hit.phase)
+    if row.id in _INSTALLATION_ROWS and hit.phase != "serving":
+        failure = _COMPONENT_FAILURES.get(component, failure)
+    return row, failure, raised_by
 
 
 def _package(
-    hit: PossibleCause, row: Signature | None, captures: Mapping[str, str], lines: Sequence[str]
+    hit: PossibleCause, row: Signature, captures: Mapping[str, str], lines: Sequence[str]
 ) -> Mapping[str, str]:
     """The package that failed, by the traceback, as captures of the row."""
-    name = row.id if row is not None else ""
-    if name == IMPORTS:
+    if row.id == IMPORTS:
         return importer(hit.frames, captures)
-    if name == NUMPY:
+    if row.id == NUMPY:
         return numpy_user(lines, hit.index)
-    return caller(hit.frames, captures) if name == MISMATCH else {}
-
-
-def _first_match(pattern: re.Pattern[str], lines: Sequence[str]) -> re.Match[str] | None:
-    return next((found for line in lines if (found := pattern.match(line))), None)
-
-
-def _short(text: str) -> str:
-    text = text.strip()
-    return text if len(text) <= _TEXT else text[: _TEXT - 3] + "..."
+    return caller(hit.frames, captures) if row.id == MISMATCH else {}

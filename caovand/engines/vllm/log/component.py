@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from caovand.core.healing.failure import Failure
 from caovand.core.healing.ladder import CONFIGURATION
+from caovand.engines.common.logs.hit import Hit
 from caovand.engines.common.logs.rows.python import RAISED, REFUSES, frame_of, raised_at
-from caovand.engines.common.logs.signature import Signature
+from caovand.engines.common.logs.signature import signature
 from caovand.engines.vllm.log.line import VllmLine, take_apart
 from caovand.engines.vllm.log.rows.by_phase import LOADING
 
@@ -93,29 +94,31 @@ def _writer(parts: VllmLine) -> tuple[str, str, bool]:
     return parts.process, parts.pid, bool(parts.level)
 
 
+UNNAMED = signature("exception", "unnamed", "unknown", "")
+"""The row of an exception that no row knows."""
+
+
 @dataclass(frozen=True)
-class PossibleCause:
-    """A line that may be the cause; `signature` is None for an exception without a row."""
+class PossibleCause(Hit):
+    """A line that may be the cause, its parts, and the frames of the traceback before it.
 
-    index: int
+    `first`: the engine started in this log, and has answered nothing yet.
+    """
+
     parts: VllmLine
-    phase: str
-    text: str
-    signature: Signature | None
-    captures: Mapping[str, str]
     frames: tuple[str, ...]
-    first: bool = False  # it started in this log, and has answered nothing yet
-
-    def is_kind(self, *kinds: str) -> bool:
-        return self.signature is not None and self.signature.kind in kinds
+    first: bool = False
 
 
 def raised_where(index: int, whose: VllmLine, lines: Sequence[str]) -> str:
-    """Where an exception without a message was raised, and by which code; without that it says
-    nothing."""
+    """The place and code that raised an exception without a message, which alone says nothing."""
     before = map(take_apart, reversed(lines[max(index - RAISED, 0) : index]))
     mine = (whose.process, whose.pid)
-    return raised_at(one.message for one in before if (one.process, one.pid) == mine)
+    return raised_at(
+        line_before.message
+        for line_before in before
+        if (line_before.process, line_before.pid) == mine
+    )
 
 
 def phase_behind(frames: Sequence[str], call: str) -> str:
@@ -144,7 +147,7 @@ def component_of(hit: PossibleCause) -> str:
     An asynchronous CUDA error surfaces anywhere, so any frame of the plugin counts for it; for an
     exception only nearby frames do.
     """
-    near = hit.frames if hit.signature else hit.frames[-4:]
+    near = hit.frames if hit.row is not UNNAMED else hit.frames[-4:]
     if any(_PLUGIN.search(frame) for frame in near):
         return "plugin"
     if any(_COMPILER.search(frame) for frame in hit.frames):
@@ -163,7 +166,7 @@ def component_of(hit: PossibleCause) -> str:
 def _is_refused(hit: PossibleCause) -> bool:
     """Whether the exception, with its own message, came from code that reads arguments and
     configuration."""
-    refused = hit.signature is None and REFUSES.match(hit.text)
+    refused = hit.row is UNNAMED and REFUSES.match(hit.text)
     return bool(refused) and any(map(_CONFIGURING.search, hit.frames))
 
 
@@ -179,6 +182,7 @@ def _loads_weights(frame: str) -> bool:
 
 
 def failure_of_unnamed(hit: PossibleCause, component: str) -> Failure:
+    """The failure that an exception without a row means where this component raised it."""
     if component == "plugin":
         return "plugin-error"
     if component == CONFIGURATION:

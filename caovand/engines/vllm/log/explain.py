@@ -13,18 +13,18 @@ from statistics import median
 from typing import Any
 
 from caovand.core.engine.log import Explanation, PhaseTime
-from caovand.core.healing.failure import Finding
+from caovand.core.healing.failure import Failure, Finding
 from caovand.core.health.drafting import Drafting
 from caovand.core.health.observation import LogMark
 from caovand.core.plan import is_lookup
-from caovand.core.secrets import hide, hide_in
+from caovand.core.secrets import hide_in
 from caovand.engines.common.logs.figures import Figure
 from caovand.engines.common.logs.rows.requests import unknown_path
 from caovand.engines.common.logs.whole_log import HIDDEN, answers, plan_from_log, without_secrets
 from caovand.engines.common.logs.wrapping import without_colours
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.log.cause import find_cause
-from caovand.engines.vllm.log.json_lines import NO_TIME, plain
+from caovand.engines.vllm.log.json_lines import NO_TIME, unpack
 from caovand.engines.vllm.log.line import take_apart
 from caovand.engines.vllm.log.phases import phase_of, read, read_figures
 from caovand.engines.vllm.log.refused import refused_request
@@ -54,6 +54,14 @@ _IMAGES = re.compile(
     r"|LongCat-(?:Image|Video)|Ovis-Image)[\w.-]{0,60})"
 )
 """Names of models that make images, video or sound, and are laid out for Diffusers."""
+
+_CODED = re.compile(
+    r"(?<![\w-])(?:(?P<v32>DeepSeek-V3\.2(?!-Exp))|(?P<v4>DeepSeek-V4)|(?P<mistral>"
+    r"(?:Mistral|Ministral|Mixtral)-[\w.-]{1,40}-(?:Instruct|Reasoning)"
+    r"|(?:Magistral|Devstral|Pixtral|Voxtral)-))[\w.-]{0,60}"
+)
+_MODES = {"v32": "deepseek_v32", "v4": "deepseek_v4", "mistral": "mistral"}
+"""Tokenizer modes of vLLM for models whose chats code formats, not a template."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,8 @@ def explain(text: str) -> Explanation:
     seen.update(_over_windows(windows))
     if finding is not None and finding.signature in _NO_CONFIGURATION:
         seen.update(_makes_images(lines))
+    if finding is not None and finding.signature == "args.template":
+        seen.update(_coded_chats(lines))
     return Explanation(
         str(version) if version else None, _phase_times(marks), reached, finding,
         tuple(advise(finding, seen, plan_from_log(configured))) if finding else (),
@@ -103,17 +113,19 @@ def explain(text: str) -> Explanation:
 
 def _over_windows(windows: Mapping[str, Sequence[float]]) -> Mapping[str, Figure]:
     """From vLLM's statistics every ten seconds: the usual value while busy, and the best rate."""
-    found: dict[str, Figure] = {name: round(median(values), 2) for name, values in windows.items()}
+    figures: dict[str, Figure] = {
+        name: round(median(values), 2) for name, values in windows.items()
+    }
     if "generation_tps" in windows:
-        found["generation_best_tps"] = max(windows["generation_tps"])
-    return found
+        figures["generation_best_tps"] = max(windows["generation_tps"])
+    return figures
 
 
 def _split_lines(text: str) -> list[_Line]:
     lines: list[_Line] = []
     for number, raw in enumerate(re.split(r"\r?\n", without_colours(text)), start=1):
         for piece in raw.split("\r"):
-            lines.extend(_Line(number, text) for text in plain(piece))
+            lines.extend(_Line(number, text) for text in unpack(piece))
     return lines
 
 
@@ -135,9 +147,18 @@ def _makes_images(lines: Sequence[_Line]) -> Mapping[str, Figure]:
     """The name of a model that vLLM alone does not serve, unless vllm-omni reads it."""
     if any(_OMNI in line.text for line in lines):
         return {}
-    named = (found for line in lines if (found := _IMAGES.search(line.text[:_NAMED])))
-    found = next(named, None)
-    return {"images": found["model"]} if found else {}
+    named = (match for line in lines if (match := _IMAGES.search(line.text[:_NAMED])))
+    match = next(named, None)
+    return {"images": match["model"]} if match else {}
+
+
+def _coded_chats(lines: Sequence[_Line]) -> Mapping[str, Figure]:
+    """The name of a model that formats chats by code, and the tokenizer mode that has it."""
+    named = (match for line in lines if (match := _CODED.search(line.text[:_NAMED])))
+    match = next(named, None)
+    if match is None:
+        return {}
+    return {"coded": match[0], "mode": next(_MODES[name] for name in _MODES if match[name])}
 
 
 def _last_phase(lines: Sequence[_Line]) -> str:
@@ -178,11 +199,11 @@ def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
 
 def _first_phase(texts: Sequence[str]) -> str:
     """The engine's phase when the log begins: an excerpt of a journal may begin late."""
-    for text in texts:
-        mark = phase_of(text)
+    for line in texts:
+        mark = phase_of(line)
         if mark and mark.phase:
             return "resolve"
-        if _is_live(text) is not None or _SERVING.search(text[:_HEAD]):
+        if _is_live(line) is not None or _SERVING.search(line[:_HEAD]):
             return "serving"
     return "resolve"
 
@@ -198,29 +219,29 @@ def _is_live(text: str) -> bool | None:
 def _find_hang(texts: Sequence[str], reached: str) -> Finding | None:
     """The finding for a log that ends in nothing but heartbeats: the engine hung there."""
     first = waited_s = beats = 0
-    for index, text in enumerate(texts):
-        mark = phase_of(text)
+    for index, line in enumerate(texts):
+        mark = phase_of(line)
         if mark and mark.heartbeat:
             first = first if beats else index + 1
             beats += 1
-            seconds = re.search(r"in (\d{1,9}) seconds", text)
+            seconds = re.search(r"in (\d{1,9}) seconds", line)
             waited_s += int(seconds.group(1)) if seconds else 0
-        elif (mark and not mark.heartbeat) or _is_live(text):
+        elif (mark and not mark.heartbeat) or _is_live(line):
             beats = waited_s = 0
     if beats < HEARTBEATS:
         return None
-    failure = "hang" if reached == "serving" else "start-stall"
-    text = take_apart(texts[first - 1]).message
+    failure: Failure = "hang" if reached == "serving" else "start-stall"
+    message = take_apart(texts[first - 1]).message
     captures = {"waited_s": str(waited_s)}
-    return Finding(failure, text, reached, captures, "benign.shared-memory", first)  # type: ignore[arg-type]
+    return Finding(failure, message, reached, captures, "benign.shared-memory", first)
 
 
 def _find_collapse(texts: Sequence[str]) -> Finding | None:
     """The finding for drafts of which almost none are accepted, interval after interval, up to the
     end."""
     drafting, barren, first = Drafting(), 0, 0
-    for index, text in enumerate(texts):
-        counts = read_figures(text)
+    for index, line in enumerate(texts):
+        counts = read_figures(line)
         if "drafted" not in counts:
             continue
         doubtful = barren > 0 or drafting.doubtful
@@ -233,15 +254,15 @@ def _find_collapse(texts: Sequence[str]) -> Finding | None:
         lookup_drafts=_uses_lookup_drafts(texts)
     ):
         return None
-    text = take_apart(texts[first - 1]).message
+    message = take_apart(texts[first - 1]).message
     intervals = str(max(barren, len(drafting.fallen)))
-    return Finding("draft-collapse", text, "serving", {"intervals": intervals}, "", first)
+    return Finding("draft-collapse", message, "serving", {"intervals": intervals}, "", first)
 
 
 def _uses_lookup_drafts(texts: Sequence[str]) -> bool:
     """Whether the arguments in the log configure drafts that are looked up in the text."""
-    methods = (_METHOD.search(text) for text in texts if "non-default args" in text)
-    return any(found and is_lookup(found[1]) for found in methods)
+    methods = (_METHOD.search(line) for line in texts if "non-default args" in line)
+    return any(match and is_lookup(match[1]) for match in methods)
 
 
 def _phase_times(marks: Sequence[tuple[LogMark, str]]) -> tuple[PhaseTime, ...]:
@@ -285,8 +306,3 @@ def _public_arguments(message: str) -> Mapping[str, Any]:
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return {}
     return hide_in(arguments, mark=HIDDEN) if isinstance(arguments, dict) else {}
-
-
-def _without_secrets(text: str) -> str:
-    """The text without anything that resembles a secret, or has a secret's name."""
-    return hide(text, mark=HIDDEN)

@@ -20,7 +20,7 @@ _TIME = re.compile(r"\d{4}-(\d\d-\d\d)[T ](\d\d:\d\d:\d\d)")
 _PROCESS = re.compile(r"[A-Za-z][\w.-]{0,40}")
 
 
-def plain(line: str) -> tuple[str, ...]:
+def unpack(line: str) -> tuple[str, ...]:
     """The lines in a JSON record; any other line unchanged."""
     line = unwrap(line)
     if line[:1] != "{":
@@ -45,8 +45,8 @@ def _prefix(record: Mapping[str, Any], level: str) -> str:
     process, pid = _text(record, "processName"), record.get("process")
     process = "APIServer" if process == "MainProcess" else process
     known = _PROCESS.fullmatch(process) and isinstance(pid, int)
-    found = _TIME.search(_text(record, "asctime", "timestamp", "time"))
-    stamp = f"{found[1]} {found[2]}" if found else NO_TIME
+    moment = _TIME.search(_text(record, "asctime", "timestamp", "time"))
+    stamp = f"{moment[1]} {moment[2]}" if moment else NO_TIME
     file = _text(record, "filename") or f"{name.rpartition('.')[2] or 'unknown'}.py"
     file = re.sub(r"[\]\s:]", "_", file)
     return f"{f'({process} pid={pid}) ' if known else ''}{level} {stamp} [{file}:0] "

@@ -55,8 +55,8 @@ def stage_of(line: str) -> str:
 
     A worker is named after its ranks, such as Worker_PP1_TP0.
     """
-    found = _STAGE.match(take_apart(line).process)
-    return found[1] if found else ""
+    stage = _STAGE.match(take_apart(line).process)
+    return stage[1] if stage else ""
 
 
 def message_of(line: str) -> str:

@@ -210,11 +210,11 @@ def read(line: str) -> tuple[LogMark | None, Mapping[str, Figure]]:
     return _mark(row, message), _with_stage_figures(_read_figures(row, message), line)
 
 
-def _with_stage_figures(found: dict[str, Figure], line: str) -> dict[str, Figure]:
+def _with_stage_figures(figures: dict[str, Figure], line: str) -> dict[str, Figure]:
     """The figures of a line, with those that differ between stages also under the stage's name."""
-    if any(name in found for name in BY_STAGE) and (stage := stage_of(line)):
-        found |= {f"stage_{stage}_{name}": found[name] for name in BY_STAGE if name in found}
-    return found
+    if any(name in figures for name in BY_STAGE) and (stage := stage_of(line)):
+        figures |= {f"stage_{stage}_{name}": figures[name] for name in BY_STAGE if name in figures}
+    return figures
 
 
 def _mark(row: VllmMessage | None, message: str) -> LogMark | None:

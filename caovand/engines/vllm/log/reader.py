@@ -8,7 +8,7 @@ from caovand.core.engine.log import Log
 from caovand.engines.common.logs.refusals import without_refusals
 from caovand.engines.common.logs.rows import kernel_owners, raised
 from caovand.engines.vllm.log.cause import MAX_LINES_BEFORE, announces_failure, find_cause
-from caovand.engines.vllm.log.json_lines import plain
+from caovand.engines.vllm.log.json_lines import unpack
 from caovand.engines.vllm.log.line import as_error
 from caovand.engines.vllm.log.phases import PHASES, read
 from caovand.engines.vllm.log.signatures import SIGNATURES
@@ -34,7 +34,7 @@ _FINGERPRINT = re.compile(
 
 LOG = Log(
     module=__name__,
-    plain=plain,
+    plain=unpack,
     phases=PHASES,
     read=read,
     announces=announces_failure,

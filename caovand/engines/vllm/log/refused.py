@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import MAX_TEXT
-from caovand.engines.common.logs.refusals import OF_REQUEST, REFUSED
+from caovand.engines.common.logs.refusals import REFUSED, REFUSED_REQUEST
 from caovand.engines.common.logs.signature import MAX_LINE, Signature
 from caovand.engines.vllm.log.line import VllmLine, take_apart
 from caovand.engines.vllm.log.signatures import is_exception, match_text
@@ -37,14 +37,14 @@ def refused_request(lines: Sequence[str]) -> Finding | None:
             unknown = None
         if message[:1] == " " or not (of_serving or (not parts.level and is_exception(message))):
             continue
-        found = match_text(message)
-        if found and of_serving and asks_wrongly(found[0]):
-            known = _finding((index, message), found[0].id, found[1])
+        match = match_text(message)
+        if match and of_serving and asks_wrongly(match[0]):
+            known = _finding((index, message), match[0].id, match[1])
             if is_exception(message):
                 return known
             announced = announced or known
         elif is_exception(message):
-            unknown = (index, message) if found is None else None
+            unknown = (index, message) if match is None else None
     return announced
 
 
@@ -64,5 +64,5 @@ def _finding(
     if place is None:
         return None
     index, text = place
-    captures = {OF_REQUEST: "yes", **captures}
+    captures = {REFUSED_REQUEST: "yes", **captures}
     return Finding("bad-arguments", text[:MAX_TEXT], "serving", captures, signature, index + 1)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from caovand.engines.common.logs.compiled import REASON, SOURCE, kernel_before
 from caovand.engines.common.logs.signature import Signature
 from caovand.engines.vllm.log.component import (
+    UNNAMED,
     PossibleCause,
     Tracebacks,
     keeps_drafted_states,
@@ -33,7 +34,9 @@ _WORKER = re.compile(r"(?:Vllm)?Worker")
 _CALLED = re.compile(r"while processing method (\w{1,60})")
 MAX_CALL = 200
 # Xinference's actors add their address to messages that they pass on.
-_OF_ACTOR = re.compile(r"^(\w{1,60}(?:Error|Exception): )\[address=[^\]]{1,60}, pid=\d{1,10}\] ")
+_ACTOR_PREFIX = re.compile(
+    r"^(\w{1,60}(?:Error|Exception): )\[address=[^\]]{1,60}, pid=\d{1,10}\] "
+)
 _IN_REQUESTS = frozenset(
     {"python.locale", "python.database", "hub.streamer", "args.parser", "args.token"}
 )
@@ -104,10 +107,10 @@ class CauseSearch:
 
     def _add(self, index: int, parts: VllmLine) -> None:
         """Keep a line with a known text or an exception, unless it concerns a single request."""
-        found = self._texts.match(index, parts)
-        if found is None:
+        match = self._texts.match(index, parts)
+        if match is None:
             return
-        text, row, captures = found
+        text, row, captures = match
         phase, behind = self._shown_phase or self._phase, self._traces.of(parts)
         if row is UNEVEN and not keeps_drafted_states(behind):
             row, captures = None, {}
@@ -124,7 +127,9 @@ class CauseSearch:
             running = "serving" if answers or written else phase
             phase = phase_behind(behind, self._called) or running
         self.hits.append(
-            PossibleCause(index, parts, phase, text, row, captures, behind, not self._answered)
+            PossibleCause(
+                index, text, phase, row or UNNAMED, captures, parts, behind, not self._answered
+            )
         )
 
 
@@ -157,14 +162,18 @@ class _Texts:
 def _messages_before(index: int, whose: VllmLine, lines: Sequence[str]) -> Iterator[str]:
     """The messages of the process that printed this line, the last one first."""
     before = map(take_apart, reversed(lines[max(index - SOURCE, 0) : index]))
-    return (one.message for one in before if (one.process, one.pid) == (whose.process, whose.pid))
+    return (
+        other.message
+        for other in before
+        if (other.process, other.pid) == (whose.process, whose.pid)
+    )
 
 
 def _plain(message: str) -> str:
     """An exception in the form that ends a traceback, for programs that print the object as Python
     does."""
-    found = _WRITTEN.match(message)
-    return f"{found[1]}: {found[3]}" if found else _OF_ACTOR.sub(r"\1", message)
+    written = _WRITTEN.match(message)
+    return f"{written[1]}: {written[3]}" if written else _ACTOR_PREFIX.sub(r"\1", message)
 
 
 def _drop_failed_call(hits: list[PossibleCause], index: int) -> None:

@@ -1,4 +1,4 @@
-"""Which line of vLLM is evidence, and the row that matches it.
+"""The lines of vLLM that are evidence, and the rows that match them.
 
 The rows are in `rows/`: one per text, with the failure it means.
 
@@ -102,11 +102,11 @@ def match_text(text: str) -> tuple[Signature, Mapping[str, str]] | None:
     A text that only passes on another one means the same as the other, if a row knows it.
     """
     passed = _PASSED_ON.match(text)
-    found = first(_FAILING, "".join(filter(None, passed.groups()))) if passed else None
-    return found or first(_FAILING, text)
+    match = first(_FAILING, "".join(filter(None, passed.groups()))) if passed else None
+    return match or first(_FAILING, text)
 
 
 def benign(message: str) -> Signature | None:
     """The row for an alarming message that is harmless."""
-    found = first(_BENIGN, message)
-    return found[0] if found else None
+    match = first(_BENIGN, message)
+    return match[0] if match else None

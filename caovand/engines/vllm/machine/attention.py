@@ -1,4 +1,4 @@
-"""Which attention backend serves a model on these cards, and whether its kernels can be built here.
+"""The attention backend that serves a model on these cards, and whether its kernels build here.
 
 FlashInfer ships its attention, sampler, expert and Gated DeltaNet kernels as source, and runs nvcc
 at their first use. vLLM 0.21 chooses such kernels without checking for nvcc wherever the package
@@ -265,10 +265,14 @@ def attended_by_sm75(
     backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
     plain = inventory.model.head_dim in SM75_HEADS and not inventory.model.sliding_window
     ours = plain and str(values.get("kv_cache_dtype")) in SM75_CACHES
-    return ours and str(backend).upper() == "TRITON_ATTN" and sm75_acts(inventory.engine, gpus, env)
+    return (
+        ours
+        and str(backend).upper() == "TRITON_ATTN"
+        and plugin_attends(inventory.engine, gpus, env)
+    )
 
 
-def sm75_acts(engine: EngineInfo, gpus: tuple[Gpu, ...], env: Mapping[str, Any]) -> bool:
+def plugin_attends(engine: EngineInfo, gpus: tuple[Gpu, ...], env: Mapping[str, Any]) -> bool:
     """Whether caovan's attention is active on these cards, by the plugin's probe and switches."""
     ours = bool(gpus) and all(gpu.compute_capability == TURING for gpu in gpus)
     ours = ours and bool(engine.plugin) and engine.attention == "pass"

@@ -26,7 +26,7 @@ ASSUMED_NETWORK = Network(117e6, 200e-6)
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """How many nodes serve together, how many cards each has, and the link between them."""
+    """The number of nodes that serve together, the cards of each, and the link between them."""
 
     count: int = 1
     link: Network = ASSUMED_NETWORK
@@ -103,14 +103,14 @@ def compare_tensor_parallel(
 ) -> tuple[bool, str]:
     """Whether tensor parallel is faster, and the modelled reason."""
     split, stages = time_tensor_parallel(work, link, bytes_s), time_pipeline(work, link, bytes_s)
-    text = (
+    times = (
         f"over this link ({link.bytes_s / 1e9:.3g} GB/s, {link.round_trip_s * 1e3:.2g} ms there and"
         f" back) a token takes {_ms(split.seconds)} with tensor parallel, {_ms(split.on_link)} of"
         f" them on the link, and {_ms(stages.seconds)} in stages (modelled)"
     )
     if link.rdma:
-        text += "; that is TCP over their interfaces, and NCCL uses InfiniBand or RoCE"
-    return split.seconds < stages.seconds, text
+        times += "; that is TCP over their interfaces, and NCCL uses InfiniBand or RoCE"
+    return split.seconds < stages.seconds, times
 
 
 def _ms(seconds: float) -> str:

@@ -11,7 +11,7 @@ from caovand.core.facts.inventory import Gpu, ModelCard, Node
 from caovand.core.problem import Problem
 from caovand.engines.common.speeds import card_speed
 from caovand.engines.vllm.flags.spelling import count
-from caovand.engines.vllm.machine import tiles
+from caovand.engines.vllm.machine.capabilities import PADDING_REMEDY, not_whole_tiles, tile_side
 
 TENSOR, PIPELINE, REPLICAS = (
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"
@@ -40,12 +40,12 @@ class Split:
 
 
 def tensor_groups(values: Mapping[str, Any]) -> int:
-    """How many groups of cards each hold all of a layer: pipeline stages times replicas."""
+    """The number of groups of cards that each hold whole layers: pipeline stages times replicas."""
     return prod(count(values.get(name)) or 1 for name in (PIPELINE, REPLICAS))
 
 
 def replicas(values: Mapping[str, Any]) -> int:
-    """How many engines serve the model side by side, each with its own cards."""
+    """The number of engines that serve the model side by side, each with its own cards."""
     return count(values.get(REPLICAS)) or 1
 
 
@@ -55,18 +55,18 @@ def spans_machines(values: Mapping[str, Any]) -> bool:
     return any(values.get(name) is not None for name in flags)
 
 
-def large(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+def large_cards(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """The cards large enough not to slow the others down."""
     largest = max((gpu.total_mib for gpu in gpus), default=0)
     return tuple(gpu for gpu in gpus if gpu.total_mib * SMALL_CARD >= largest)
 
 
 def ranks_here(values: Mapping[str, Any], nodes: int) -> int:
-    """How many ranks each of `nodes` nodes has."""
+    """The number of ranks on each of `nodes` nodes."""
     return max((count(values.get(TENSOR)) or 1) * tensor_groups(values) // nodes, 1)
 
 
-def serving(
+def serving_cards(
     gpus: Sequence[Gpu], others: Sequence[Node], values: Mapping[str, Any]
 ) -> tuple[tuple[str, Gpu], ...]:
     """The cards of all nodes by rank, each with its node's name, which is empty for a single
@@ -79,28 +79,28 @@ def serving(
 
 
 def cards_lacking(size: int, verbatim: Mapping[str, Any], cards: int) -> int:
-    """How many cards a split needs in all, if that is more than `cards`; else 0."""
+    """The number of cards that a split needs, if it is more than `cards`; else 0."""
     elsewhere = spans_machines(verbatim) or verbatim.get("distributed_executor_backend") == "ray"
     wanted = size * tensor_groups(verbatim)
     return 0 if elsewhere or wanted <= cards else wanted
 
 
 def split_for(
-    model: ModelCard, verbatim: Mapping[str, Any], cards: int, *, tiled: bool = False
+    model: ModelCard, verbatim: Mapping[str, Any], cards: int, *, whole_tiles: bool = False
 ) -> int:
     """The largest split that `cards` cards and the model's shape allow with these settings."""
     each, whole = max(cards // tensor_groups(verbatim), 1), shards_whole_experts(verbatim)
-    return largest_split(model, each, whole_experts=whole, tiled=tiled)
+    return largest_split(model, each, whole_experts=whole, whole_tiles=whole_tiles)
 
 
 def splits_below(
-    model: ModelCard, size: int, *, whole_experts: bool = False, tiled: bool = False
+    model: ModelCard, size: int, *, whole_experts: bool = False, whole_tiles: bool = False
 ) -> list[int]:
     """The smaller splits that the model's shape allows, the largest first."""
     return [
         fewer
         for fewer in range(size - 1, 0, -1)
-        if not indivisible(model, fewer, whole_experts=whole_experts, tiled=tiled)
+        if not shape_problem(model, fewer, whole_experts=whole_experts, whole_tiles=whole_tiles)
     ]
 
 
@@ -110,18 +110,20 @@ def shards_whole_experts(verbatim: Mapping[str, Any]) -> bool:
 
 
 def needs_whole_experts(
-    model: ModelCard, size: int, verbatim: Mapping[str, Any], *, tiled: bool = False
+    model: ModelCard, size: int, verbatim: Mapping[str, Any], *, whole_tiles: bool = False
 ) -> str:
     """Why this split needs whole experts, which make it possible; empty if it does not, or if the
     operator decided whether experts are whole."""
-    cut = indivisible(model, size, tiled=tiled)
+    cut = shape_problem(model, size, whole_tiles=whole_tiles)
     if cut is None or EXPERT_PARALLEL in verbatim or not model.experts or model.experts % size:
         return ""
-    return "" if indivisible(model, size, whole_experts=True, tiled=tiled) else cut.fact
+    return (
+        "" if shape_problem(model, size, whole_experts=True, whole_tiles=whole_tiles) else cut.fact
+    )
 
 
 def largest_split(
-    model: ModelCard, most: int, *, whole_experts: bool = False, tiled: bool = False
+    model: ModelCard, most: int, *, whole_experts: bool = False, whole_tiles: bool = False
 ) -> int:
     """The largest split that the model's shape allows, over `most` cards at most; 1 if it allows
     none.
@@ -130,20 +132,20 @@ def largest_split(
     """
     if not model.architecture:
         return 1 << most.bit_length() - 1
-    allowed = splits_below(model, most + 1, whole_experts=whole_experts, tiled=tiled)
+    allowed = splits_below(model, most + 1, whole_experts=whole_experts, whole_tiles=whole_tiles)
     return max(allowed, default=1)
 
 
-def indivisible(
-    model: ModelCard, size: int, *, whole_experts: bool = False, tiled: bool = False
+def shape_problem(
+    model: ModelCard, size: int, *, whole_experts: bool = False, whole_tiles: bool = False
 ) -> Problem | None:
     """Why the model's shape does not allow this split, and which splits it allows; None if it
     allows this one.
 
-    With expert parallelism each card holds whole experts. `tiled`: whether each rank's part of a
-    layer must be whole tiles of Marlin (`tiles.needs_whole`), also if the model is not split.
+    With expert parallelism each card holds whole experts. `whole_tiles`: each rank's part of a
+    layer must be whole tiles of Marlin (`needs_whole_tiles`), also if the model is not split.
     """
-    if not model.architecture or (size == 1 and not tiled):
+    if not model.architecture or (size == 1 and not whole_tiles):
         return None
     if model.heads % size:
         fact, remedy = f"it has {model.heads} attention heads", f"choose a divisor of {model.heads}"
@@ -158,19 +160,19 @@ def indivisible(
         return Problem(split_over(size), fact, "choose a divisor of both")
     dimensions = _cut_dimensions(model, whole_experts)
     problems = [_uneven(part, size) for part in dimensions if size > 1]
-    if tiled:
+    if whole_tiles:
         problems += [_broken_tile(part, size, model) for part in (*dimensions, *_gates(model))]
     return next(filter(None, problems), None)
 
 
-def experts_indivisible(model: ModelCard, cards: int, *, tiled: bool = False) -> Problem | None:
+def experts_problem(model: ModelCard, cards: int, *, whole_tiles: bool = False) -> Problem | None:
     """Why each expert cannot be cut over all cards of replicas; None if it can.
 
     Read in vLLM 0.21 and 0.33: without expert parallelism, tensor parallelism of the experts spans
     all replicas (`flatten_tp_across_dp_and_pcp`).
     """
     cut = _experts_width(model)
-    return _uneven(cut, cards) or (_broken_tile(cut, cards, model) if tiled else None)
+    return _uneven(cut, cards) or (_broken_tile(cut, cards, model) if whole_tiles else None)
 
 
 def split_over(size: int) -> str:
@@ -203,19 +205,19 @@ def _cut_dimensions(model: ModelCard, whole_experts: bool) -> list[_Width]:
         spared = part in model.spared
         return _Width(part, width, 1 if spared else quantised, not spared)
 
-    found = []
+    dimensions = []
     if model.experts and model.expert_size:
         if not whole_experts:
-            found.append(_experts_width(model))
+            dimensions.append(_experts_width(model))
     elif not (model.experts and whole_experts):
-        found.append(_Width("MLP", model.intermediate_size, quantised))
-    found += [
+        dimensions.append(_Width("MLP", model.intermediate_size, quantised))
+    dimensions += [
         unless_spared("shared experts", model.shared_size),
         unless_spared("MLP", model.dense_size),
     ]
     if not model.latent and "attention" not in model.spared:
-        found.append(_Width("attention", model.heads * model.head_dim, quantised))
-    return found
+        dimensions.append(_Width("attention", model.heads * model.head_dim, quantised))
+    return dimensions
 
 
 def _uneven(cut: _Width, size: int) -> Problem | None:
@@ -238,20 +240,20 @@ def _gates(model: ModelCard) -> list[_Width]:
 
 
 def _broken_tile(cut: _Width, size: int, model: ModelCard) -> Problem | None:
-    tile, rows = tiles.side(model.hidden_size), cut.width // size
+    tile, rows = tile_side(model.hidden_size), cut.width // size
     if not cut.quantised or rows % tile == 0:
         return None
-    fact = f"its {cut.part} of {cut.width} would have {rows} rows a card, {tiles.lacks(tile)}"
+    fact = f"its {cut.part} of {cut.width} would have {rows} rows a card, {not_whole_tiles(tile)}"
     if size == 1:
-        return Problem("compute its fp8 weights", fact, tiles.REMEDY)
-    return Problem(split_over(size), fact, f"choose fewer GPUs, or {tiles.REMEDY}")
+        return Problem("compute its fp8 weights", fact, PADDING_REMEDY)
+    return Problem(split_over(size), fact, f"choose fewer GPUs, or {PADDING_REMEDY}")
 
 
 CARDS_ALIKE = 0.02
 """Cards whose memory differs by less than this fraction are of one kind."""
 
 
-def alike(one: Gpu, other: Gpu) -> bool:
+def are_alike(one: Gpu, other: Gpu) -> bool:
     """Whether two cards have the same memory and speed."""
     larger, smaller = max(one.total_mib, other.total_mib), min(one.total_mib, other.total_mib)
     return larger - smaller <= CARDS_ALIKE * larger and (

@@ -17,11 +17,10 @@ from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
 
-MIB, GIB = 1 << 20, 1 << 30
 STARTUP_MIB = 256
-"""What a CUDA context takes before vLLM reads the free memory."""
+"""Memory of a CUDA context, taken before vLLM reads the free memory."""
 JOINING_MIB = 256
-"""What ranks that exchange data take besides, for NCCL and its context: they join before vLLM reads
+"""Memory that ranks take besides for NCCL and its context: they join before vLLM reads
 the free memory."""
 FIXED_MIB, FIXED_SHARE = 752, 1 / 20
 """The part of the reserve that never grows, and its largest share of a card.
@@ -79,7 +78,7 @@ def adapters_of(values: Mapping[str, Any], activation: int) -> Adapters:
     )
 
 
-def adapters_unknown(values: Mapping[str, Any], model: ModelCard) -> str:
+def why_adapters_unknown(values: Mapping[str, Any], model: ModelCard) -> str:
     """Why the adapters' memory is unknown; empty if it is known, or without adapters."""
     if not values.get("enable_lora"):
         return ""
@@ -113,7 +112,7 @@ def adapters_bytes(model: ModelCard, adapters: Adapters, ranks: int) -> float:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What cards, release and settings make of a candidate's kernels: nobody chooses it by
+    """The kernels that follow from cards, release and settings: nobody chooses them by
     itself."""
 
     turing: bool = False
@@ -221,7 +220,7 @@ def are_large(gpus: Sequence[Gpu]) -> bool:
 
 
 def visible_mib(total_mib: float) -> float:
-    """What CUDA sees of a card: the driver keeps some of what NVML reports."""
+    """The memory of a card that CUDA sees: the driver keeps some of what NVML reports."""
     return total_mib * 0.9965 - 240
 
 

@@ -21,17 +21,11 @@ from caovand.core.facts.forecast import MemoryEstimate, MemoryPart, RankForecast
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Plan
+from caovand.core.units import GIB, MIB
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import is_left_to_vllm
 from caovand.engines.vllm.memory import shards
-from caovand.engines.vllm.memory.candidate import (
-    GIB,
-    MIB,
-    Candidate,
-    free_share,
-    utilization,
-    visible_mib,
-)
+from caovand.engines.vllm.memory.candidate import Candidate, free_share, utilization, visible_mib
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT, layout_for
 from caovand.engines.vllm.memory.settings import (
     candidate_of_plan,
@@ -39,7 +33,7 @@ from caovand.engines.vllm.memory.settings import (
     cards_of_plan,
     gpus_of,
     is_longer_on_purpose,
-    memory_unknown,
+    why_memory_unknown,
 )
 from caovand.engines.vllm.memory.shards import PipelineStage, stages_of, weights_bytes
 from caovand.engines.vllm.memory.steps import CONTEXT_MIB, captured_mib, graph_mode, overheads
@@ -105,7 +99,7 @@ def kv_bytes(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> flo
     """
     if candidate.kv_blocks is not None:
         return candidate.kv_blocks * layout_for(model, candidate).block_bytes
-    return min(left_bytes(one) * one.scale for one in stages_of(model, candidate, gpus))
+    return min(left_bytes(stage) * stage.scale for stage in stages_of(model, candidate, gpus))
 
 
 def share_of_sized(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
@@ -125,13 +119,15 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
     available = kv_bytes(model, candidate, gpus)
     every = stages_of(model, candidate, gpus)
     fullest = (
-        min(every, key=lambda one: left_bytes(one) * one.scale) if candidate.stages else every[0]
+        min(every, key=lambda stage: left_bytes(stage) * stage.scale)
+        if candidate.stages
+        else every[0]
     )
     longest = blocks.longest(int(available), model.max_model_len)
     room = not gpus or candidate.utilization <= free_share(gpus) + 1e-9
     if gpus and (candidate.kv_bytes is not None or candidate.kv_blocks is not None):
         # vLLM allocates as many blocks as are set; with bytes set it ignores the utilization.
-        used_fits = all(_used_mib(one, available) <= _smallest_mib(one.gpus) for one in every)
+        used_fits = all(_used_mib(stage, available) <= _smallest_mib(stage.gpus) for stage in every)
         room = used_fits and (room or candidate.kv_bytes is not None)
     states = lacks_states(model, candidate, gpus)
     smallest = min((gpu.total_mib for gpu in gpus), default=0)
@@ -202,7 +198,7 @@ def longest_context(
         model.mla or model.tower or candidate.kv_dtype in TURBOQUANT
     )  # more of a step's memory with more context
     cache_is_set = candidate.kv_blocks is not None or candidate.kv_bytes is not None
-    rooms = [(_Spent.on(one), one.scale) for one in stages_of(model, candidate, gpus)]
+    rooms = [(_Spent.on(stage), stage.scale) for stage in stages_of(model, candidate, gpus)]
 
     def fits(context: int) -> bool:
         share = utilization(candidate, gpus, context)
@@ -231,7 +227,7 @@ def _last_that_fits(fits: Callable[[int], bool], most: int) -> int:
 
 
 KEPT_SHARE, KEPT_MIB = 0.05, 128
-"""What a context that we choose leaves of a cache whose size is measured at the start."""
+"""The share that a context of our choice leaves of a cache that is measured at the start."""
 
 
 def spare_tokens(candidate: Candidate, available: float) -> float:
@@ -250,7 +246,7 @@ def room_for_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]
     if candidate.kv_blocks is not None:
         return kv_bytes(model, candidate, gpus)
     every = stages_of(model, candidate, gpus)
-    return min(spare_tokens(candidate, left_bytes(one)) * one.scale for one in every)
+    return min(spare_tokens(candidate, left_bytes(stage)) * stage.scale for stage in every)
 
 
 def _smallest_mib(gpus: Sequence[Gpu]) -> float:
@@ -263,27 +259,27 @@ def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> 
     if candidate.kv_blocks is not None:
         return max((needed - kv_bytes(model, candidate, gpus)) / GIB, 0.0)
     each = stages_of(model, candidate, gpus)
-    return max(*((needed / one.scale - left_bytes(one)) / GIB for one in each), 0.0)
+    return max(*((needed / stage.scale - left_bytes(stage)) / GIB for stage in each), 0.0)
 
 
 def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     """The forecast of memory alone; only the share of the card if nothing else is known."""
     gpus = gpus_of(plan, inventory)
     model, share = inventory.model, plan.value("gpu_memory_utilization")
-    why = memory_unknown(plan, inventory, gpus)
-    if why:
-        return _without_forecast(share if isinstance(share, (int, float)) else None, gpus, why)
+    unknown = why_memory_unknown(plan, inventory, gpus)
+    if unknown:
+        return _without_forecast(share if isinstance(share, (int, float)) else None, gpus, unknown)
     asked, gpus = candidate_of_plan(plan, inventory), cards_of_plan(plan, inventory)
     if not model.limit_known or is_longer_on_purpose(plan, model, asked.context):
         model = replace(model, max_model_len=asked.context)
-    found = estimate(model, asked, gpus)
-    if is_left_to_vllm(plan.value("max_model_len")) and found.max_model_len:
-        asked = replace(asked, context=found.max_model_len)  # vLLM takes the longest that fits
-        found = estimate(model, asked, gpus)
+    memory = estimate(model, asked, gpus)
+    if is_left_to_vllm(plan.value("max_model_len")) and memory.max_model_len:
+        asked = replace(asked, context=memory.max_model_len)  # vLLM takes the longest that fits
+        memory = estimate(model, asked, gpus)
     if asked.stages:
         ranks = _ranks(model, asked, cards_by_node(plan, inventory))
-        found = replace(found, ranks=tuple(ranks))
-    return found if gpus else _forecast_in_ram(found, inventory.host.available_mib)
+        memory = replace(memory, ranks=tuple(ranks))
+    return memory if gpus else _forecast_in_ram(memory, inventory.host.available_mib)
 
 
 def _without_forecast(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryEstimate:
@@ -316,14 +312,14 @@ def _ranks(
             )
 
 
-def _forecast_in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
+def _forecast_in_ram(memory: MemoryEstimate, available_mib: int) -> MemoryEstimate:
     """The forecast of a CPU build: weights and cache share the memory that is free now."""
-    ranks = [dict(rank.parts) for rank in found.ranks]
-    weights_mib = sum(parts["weights"] for parts in ranks) if ranks else found.weights_mib
-    kv_mib = sum(parts["kv"] for parts in ranks) if ranks else found.kv_mib
-    short_mib, least_mib = weights_mib + kv_mib - available_mib, ceil(found.needed_mib)
+    ranks = [dict(rank.parts) for rank in memory.ranks]
+    weights_mib = sum(parts["weights"] for parts in ranks) if ranks else memory.weights_mib
+    kv_mib = sum(parts["kv"] for parts in ranks) if ranks else memory.kv_mib
+    short_mib, least_mib = weights_mib + kv_mib - available_mib, ceil(memory.needed_mib)
     if short_mib <= 0:
-        return found
+        return memory
     lack = (
         f"{weights_mib / 1024:.2f} GiB of weights and {kv_mib / 1024:.2f} GiB of cache"
         f" take more than the {available_mib / 1024:.2f} GiB of RAM that are available"
@@ -335,4 +331,4 @@ def _forecast_in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimat
         advice.append("a shorter max_model_len needs less cache")
     else:
         advice.append("a smaller or quantised checkpoint needs less")
-    return replace(found, fits=False, lack=lack, advice=tuple(advice))
+    return replace(memory, fits=False, lack=lack, advice=tuple(advice))

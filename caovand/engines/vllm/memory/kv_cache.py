@@ -55,8 +55,8 @@ def token_bytes(
 ) -> float:
     """Bytes per token in one attention layer of one rank; kinds may have their own heads."""
     if model.latent:
-        one = 1 if dtype.startswith("fp8") else activation
-        return model.latent * one + model.indexer  # not split, and keys and values are one
+        element = 1 if dtype.startswith("fp8") else activation
+        return model.latent * element + model.indexer  # not split, and keys and values are one
     heads, width = model.kv_heads, model.head_dim
     if kind == FULL:
         heads, width = model.global_kv_heads or heads, model.global_head_dim or width
@@ -234,16 +234,16 @@ def pages(model: ModelCard, mtp: int, start: int, end: int) -> int:
 @lru_cache(maxsize=8)
 def _groups(kinds: tuple[str, ...], layers: int, drafted: int) -> tuple[tuple[int, ...], ...]:
     """The layers of each group: vLLM deals each kind's layers in turn, and drafting layers last."""
-    found = [
+    groups = [
         [at for at, kind in enumerate(kinds) if kind == FULL]
         + list(range(layers, layers + drafted)),
         [at for at, kind in enumerate(kinds) if kind == WINDOW],
         [at for at, kind in enumerate(kinds) if kind in STATE],
     ]
-    size = _group_size(tuple(map(len, found)))
-    counts = [ceil(len(one) / size) for one in found]
+    size = _group_size(tuple(map(len, groups)))
+    counts = [ceil(len(group) / size) for group in groups]
     return tuple(
-        tuple(one[first::count])
-        for one, count in zip(found, counts, strict=True)
+        tuple(group[first::count])
+        for group, count in zip(groups, counts, strict=True)
         for first in range(count)
     ) or ((),)

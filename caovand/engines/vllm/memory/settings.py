@@ -16,6 +16,7 @@ from caovand.core.facts.drafter import Drafter
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Plan, is_lookup
+from caovand.core.units import GIB
 from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import (
@@ -26,23 +27,27 @@ from caovand.engines.vllm.flags.spelling import (
     MARLIN_INPUT,
     RANKS_BY_YES,
     beyond_limit,
+    count,
     option,
     whole_number,
 )
-from caovand.engines.vllm.flags.spelling import count as count_of
 from caovand.engines.vllm.flags.table import UNFORESEEN
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer, attended_by_sm75
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
-from caovand.engines.vllm.machine.ranks import EXPERT_PARALLEL, replicas, serving, spans_machines
+from caovand.engines.vllm.machine.ranks import (
+    EXPERT_PARALLEL,
+    replicas,
+    serving_cards,
+    spans_machines,
+)
 from caovand.engines.vllm.memory import steps
 from caovand.engines.vllm.memory.candidate import (
-    GIB,
     SAMPLED_WORDS,
     Candidate,
     Kernels,
     adapters_of,
-    adapters_unknown,
     are_large,
+    why_adapters_unknown,
 )
 from caovand.engines.vllm.memory.kv_cache import STATE, pages
 from caovand.engines.vllm.memory.shards import ONLINE, PARTITION, partition, ranges
@@ -79,8 +84,8 @@ def candidate_of(
     large = are_large(gpus)
     dtype = str(values.get("dtype") or "auto")
 
-    def count(name: str, default: int) -> int:
-        return count_of(values.get(name)) or default
+    def count_or(name: str, default: int) -> int:
+        return count(values.get(name)) or default
 
     share = values.get("gpu_memory_utilization")
     offload = values.get("cpu_offload_gb")
@@ -94,11 +99,11 @@ def candidate_of(
     drafted = str(env.get(DRAFT_VOCABULARY))
     activation = element_bytes(model.dtype if dtype == "auto" else dtype)
     return Candidate(
-        context=count("max_model_len", model.max_model_len),
-        sequences=count("max_num_seqs", 1024 if large else 256),
-        batch_tokens=count("max_num_batched_tokens", 8192 if large else 2048),
+        context=count_or("max_model_len", model.max_model_len),
+        sequences=count_or("max_num_seqs", 1024 if large else 256),
+        batch_tokens=count_or("max_num_batched_tokens", 8192 if large else 2048),
         utilization=float(share) if isinstance(share, (int, float)) else DEFAULT_SHARE,
-        tensor_parallel=count("tensor_parallel_size", 1),
+        tensor_parallel=count_or("tensor_parallel_size", 1),
         mtp=_depth(values.get("speculative_config")),
         kv_dtype=str(values.get("kv_cache_dtype") or "auto"),
         activation=activation,
@@ -112,7 +117,7 @@ def candidate_of(
         sampled_words=0 if model.task in POOLING else model.vocab_size or SAMPLED_WORDS,
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
         kv_bytes=kv_bytes_set(values, env, engine.build),
-        alignment=count("block_size", CUDA_BLOCK if engine.build == "cuda" else CPU_BLOCK),
+        alignment=count_or("block_size", CUDA_BLOCK if engine.build == "cuda" else CPU_BLOCK),
         compilation={**compiled, "cudagraph_mode": captured},
         quantization=str(values.get("quantization") or ""),
         kv_blocks=whole_number(values.get("num_gpu_blocks_override")),
@@ -137,8 +142,8 @@ def candidate_of(
 
 def dealt_layers(values: Mapping[str, Any], env: Mapping[str, Any], layers: int) -> tuple[int, ...]:
     """The layers of each pipeline stage; empty without stages, or if vLLM refuses them."""
-    count = count_of(values.get("pipeline_parallel_size")) or 1
-    return partition(env.get(PARTITION), layers, count) if count > 1 else ()
+    stages = count(values.get("pipeline_parallel_size")) or 1
+    return partition(env.get(PARTITION), layers, stages) if stages > 1 else ()
 
 
 def kv_bytes_set(values: Mapping[str, Any], env: Mapping[str, Any], build: str) -> int | None:
@@ -167,12 +172,12 @@ OTHER_WEIGHTS = {"bitsandbytes", "gguf", "sharded_state", "tensorizer", "mistral
 """Load formats that read weights other than the folder's safetensors."""
 
 
-def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
+def why_unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     """Why a flag or the model's states prevent a forecast; empty if nothing does."""
-    why = weights_unknown(verbatim, model)
-    if why:
-        return why
-    if lacking := adapters_unknown(verbatim, model):
+    reason = why_weights_unknown(verbatim, model)
+    if reason:
+        return reason
+    if lacking := why_adapters_unknown(verbatim, model):
         return _because("enable_lora", lacking)
     for name, reason in UNFORESEEN.items():
         if _is_set(verbatim.get(name)):
@@ -197,7 +202,7 @@ def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     return ""
 
 
-def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
+def why_weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     """Why a rank's weights are not known; empty if they are."""
     if _is_set(verbatim.get("hf_overrides")) and verbatim["hf_overrides"] != RANKS_BY_YES:
         return _because("hf_overrides", "it changes the model that config.json describes")
@@ -211,7 +216,9 @@ def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     return ""
 
 
-def stages_unknown(values: Mapping[str, Any], env: Mapping[str, Any], inventory: Inventory) -> str:
+def why_stages_unknown(
+    values: Mapping[str, Any], env: Mapping[str, Any], inventory: Inventory
+) -> str:
     """Why the memory of pipeline stages is not known; empty if it is, or without stages."""
     model, name = inventory.model, "pipeline_parallel_size"
     count = whole_number(values.get(name)) or 1
@@ -255,9 +262,9 @@ def _drafter_unknown(model: ModelCard, drafter: Drafter) -> str:
     return ""
 
 
-def _because(name: str, why: str) -> str:
+def _because(name: str, reason: str) -> str:
     flag, space, value = name.partition(" ")
-    return f"{option(flag)}{space}{value} is set, and {why}"
+    return f"{option(flag)}{space}{value} is set, and {reason}"
 
 
 def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
@@ -265,13 +272,13 @@ def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
     visible = plan.cards
     if visible is None or inventory.engine.build == "cpu":
         return inventory.gpus if inventory.engine.build == "cuda" else ()
-    found = [
+    chosen = [
         gpu
         for name in map(str.strip, visible)
         for gpu in inventory.gpus
         if device_name(gpu) == name or (name and gpu.uuid.startswith(name))
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(chosen))
 
 
 def cards_of_plan(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
@@ -280,7 +287,7 @@ def cards_of_plan(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def cards_by_node(plan: Plan, inventory: Inventory) -> tuple[tuple[str, Gpu], ...]:
-    return serving(gpus_of(plan, inventory), inventory.others, plan.values)
+    return serving_cards(gpus_of(plan, inventory), inventory.others, plan.values)
 
 
 def candidate_of_plan(plan: Plan, inventory: Inventory) -> Candidate:
@@ -293,21 +300,23 @@ def is_longer_on_purpose(plan: Plan, model: ModelCard, context: int) -> bool:
     return longer and not beyond_limit(model, context, plan.values, plan.variables)
 
 
-def memory_unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
+def why_memory_unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
     """Why nothing can be forecast; empty if it can."""
     model = inventory.model
     if not model.architecture:
         return "the model is not on this machine yet"
     if not model.layer_types:
         return "config.json does not state the model's layers"
-    if not model.limit_known and count_of(plan.value("max_model_len")) is None:
+    if not model.limit_known and count(plan.value("max_model_len")) is None:
         return (
             "config.json does not state the longest context; set max_model_len to have a forecast"
         )
     settings = plan.values
-    why = unmodelled(settings, model) or stages_unknown(settings, plan.variables, inventory)
-    if why:
-        return why
+    reason = why_unmodelled(settings, model) or why_stages_unknown(
+        settings, plan.variables, inventory
+    )
+    if reason:
+        return reason
     if not gpus and replicas(settings) > 1:
         return "replicas of a CPU build share the machine's memory, which is not forecast"
     if not gpus and inventory.engine.build == "cuda":

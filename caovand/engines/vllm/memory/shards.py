@@ -18,8 +18,9 @@ from math import ceil
 from typing import NamedTuple, TypeVar
 
 from caovand.core.facts.inventory import Gpu, ModelCard, ModelPart, Weights
+from caovand.core.units import GIB
 from caovand.engines.common.tensors import FLOATS, of_rank
-from caovand.engines.vllm.memory.candidate import GIB, Candidate, adapters_bytes
+from caovand.engines.vllm.memory.candidate import Candidate, adapters_bytes
 from caovand.engines.vllm.memory.kv_cache import pages
 
 AnyCard = TypeVar("AnyCard")
@@ -78,8 +79,8 @@ def cards_of(cards: Sequence[AnyCard], stage: int, stages: int, each: int) -> tu
     Cards are ordered by replica, then by stage. With too few of them, which is a conflict, every
     stage has all.
     """
-    found = tuple(card for at, card in enumerate(cards) if at // each % stages == stage)
-    return found or tuple(cards)
+    chosen = tuple(card for at, card in enumerate(cards) if at // each % stages == stage)
+    return chosen or tuple(cards)
 
 
 @lru_cache(maxsize=8)
@@ -92,9 +93,9 @@ def stage_model(model: ModelCard, start: int, end: int, *, drafting: bool) -> Mo
     """The part of the model on the stage with the layers from `start` to before `end`."""
     last = end == len(model.layer_types)
     kept = [
-        one
+        part
         for weights in model.weights
-        if (one := _weights_of_stage(weights, model, start, end, drafting))
+        if (part := _weights_of_stage(weights, model, start, end, drafting))
     ]
     return replace(
         model,

@@ -18,8 +18,9 @@ from caovand.core.facts.drafter import Drafter
 from caovand.core.facts.forecast import MemoryPart
 from caovand.core.facts.inventory import LinearAttention, ModelCard
 from caovand.core.model_task import POOLING
+from caovand.core.units import MIB
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.memory.candidate import FLASHINFER_MIB, MIB, Candidate
+from caovand.engines.vllm.memory.candidate import FLASHINFER_MIB, Candidate
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 from caovand.engines.vllm.memory.towers import encoding_bytes
 
@@ -58,9 +59,9 @@ def compiles(config: Mapping[str, Any], level: Any = None) -> bool:
 def graph_mode(config: Mapping[str, Any], level: Any = None) -> str:
     """The kind of graphs that vLLM captures with this --compilation-config and -O level."""
     usual = {"0": "NONE", "1": "PIECEWISE"}.get(str(level), "FULL_AND_PIECEWISE")
-    found = str(config.get("cudagraph_mode") or usual).upper()
+    mode = str(config.get("cudagraph_mode") or usual).upper()
     whole = _compilation_mode(config, level) in (str(COMPILED), "VLLM_COMPILE")
-    return found if whole or not found.endswith("PIECEWISE") else "NONE"
+    return mode if whole or not mode.endswith("PIECEWISE") else "NONE"
 
 
 def _compilation_mode(config: Mapping[str, Any], level: Any) -> str:
@@ -101,13 +102,13 @@ def graph_kinds(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) 
     """Piecewise and full graphs: mixed steps at every size, decoding up to all sequences."""
     every = len(captured)
     decoding = sum(size <= sequences * (1 + mtp) for size in captured)
-    found = {
+    counts = {
         "NONE": (0, 0),
         "PIECEWISE": (every, 0),
         "FULL": (0, every),
         "FULL_DECODE_ONLY": (0, decoding),
     }
-    return found.get(mode.upper(), (every, decoding))
+    return counts.get(mode.upper(), (every, decoding))
 
 
 def graphs_mib(

@@ -18,7 +18,7 @@ from caovand.engines.vllm.memory.candidate import Candidate
 
 
 class Family(NamedTuple):
-    """What towers of a kind keep per patch at their peak, in an MLP, and their longest video.
+    """Widths that a kind of tower keeps per patch at its peak and in an MLP, and its longest video.
 
     `streams` are vectors as wide as the hidden size, `inners` as wide as the MLP. A video is at
     most `units` times as long as its first frames, and at most `tokens` long; it leaves the context
@@ -45,7 +45,7 @@ FAMILIES = {
 takes at most 14 frames of Qwen's."""
 
 
-def limited(tower: VisionTower, pixels: int) -> VisionTower:
+def limit_images(tower: VisionTower, pixels: int) -> VisionTower:
     """The tower as --mm-processor-kwargs limits its images; `pixels` is 0 without a limit."""
     if not pixels or not tower.token_pixels:
         return tower
@@ -73,7 +73,7 @@ def encoding_bytes(model: ModelCard, candidate: Candidate) -> float:
     """The peak of encoding on one rank, without weights; 0 for a model of no known family."""
     if model.tower is None or not candidate.vision or not candidate.first:
         return 0.0
-    tower = limited(model.tower, candidate.pixels)
+    tower = limit_images(model.tower, candidate.pixels)
     family = FAMILIES[tower.family]
     patch = family.inners * tower.inner_size / candidate.tensor_parallel
     patch += family.streams * tower.hidden_size + tower.pixels

@@ -1,6 +1,7 @@
 """Changes that would make a plan fit, cheapest first.
 
-Each is a request with one constraint lifted. It is sized, and planned only if that fits.
+Each is the request with one constraint lifted: sized, and planned only if that fits. Most of its
+spaces are those of the plan itself, whose choices `sizing.choice` keeps.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from caovand.core.config.schema import Config
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Plan, Unplannable
+from caovand.core.units import GIB
 from caovand.engines.common.tensors import breaks_in_8_bits
 from caovand.engines.vllm.flags.spelling import beyond_limit, option, whole_number
-from caovand.engines.vllm.machine.ranks import indivisible
-from caovand.engines.vllm.machine.tiles import is_fp8
-from caovand.engines.vllm.memory.candidate import GIB, visible_mib
+from caovand.engines.vllm.machine.capabilities import FP8_AT_LOAD, is_fp8
+from caovand.engines.vllm.machine.ranks import shape_problem
+from caovand.engines.vllm.memory.candidate import visible_mib
 from caovand.engines.vllm.memory.estimate import lacking_gib
 from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.memory.shards import pinned_gib
@@ -30,10 +32,9 @@ from caovand.engines.vllm.planning.devices import (
     all_without_other_processes,
     memory_holders,
 )
-from caovand.engines.vllm.planning.partial_plan import PartialPlan
-from caovand.engines.vllm.planning.precision import AT_LOAD
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, offloaded_gib
 from caovand.engines.vllm.planning.request import VllmRequest, refuse_crawling
-from caovand.engines.vllm.sizing.best import CONTEXT_STEP, OFFLOAD_MARGIN_GIB, longest_to_the_brim
+from caovand.engines.vllm.sizing.choice import CONTEXT_STEP, OFFLOAD_MARGIN_GIB, longest_to_the_brim
 from caovand.engines.vllm.sizing.pace import step_cost
 
 MAX_CARDS = 64
@@ -70,8 +71,7 @@ class PlannedRequest:
     def size(
         self, changes: Mapping[str, Any], inventory: Inventory | None = None
     ) -> PartialPlan | None:
-        """The sized plan with these settings changed (None leaves one to the policy), if it
-        fits."""
+        """The sized plan with these settings changed (None: left to the policy), if it fits."""
         try:
             sized = self.request.lift(changes, inventory).size()
         except Unplannable:
@@ -82,17 +82,17 @@ class PlannedRequest:
         self, changes: Mapping[str, Any], inventory: Inventory | None = None
     ) -> tuple[Plan, MemoryEstimate] | None:
         """The plan with these settings changed, if it fits."""
-        sized, other = self.size(changes, inventory), self.request.lift(changes, inventory)
+        sized, lifted = self.size(changes, inventory), self.request.lift(changes, inventory)
         if sized is None:
             return None
         try:
-            chosen = other.decide(sized)
-            plan = other.write(chosen)
+            chosen = lifted.decide(sized)
+            plan = lifted.write(chosen)
             refuse_crawling(chosen, plan)
         except Unplannable:
             return None
-        found = forecast(plan, other.inventory)
-        return (plan, found) if found.fits is not False else None
+        memory = forecast(plan, lifted.inventory)
+        return (plan, memory) if memory.fits is not False else None
 
     def as_typed(self, name: str, value: Any) -> str:
         """The change as one would type it: as a flag if the operator passed one."""
@@ -103,23 +103,23 @@ class PlannedRequest:
 
 def advise(case: PlannedRequest) -> tuple[str, ...]:
     """Return every remedy, or how much is missing if there is none."""
-    found = [text for remedy in REMEDIES for text in remedy(case)]
-    return tuple(found or _together(case) or _too_large(case))
+    advice = [sentence for remedy in REMEDIES for sentence in remedy(case)]
+    return tuple(advice or _together(case) or _too_large(case))
 
 
 def in_fewer_bits(case: PlannedRequest) -> str:
     """Advise checkpoints that fit without offloading; "" if there is none."""
-    found = " or ".join(_smaller_checkpoints(case))
-    return f"use {found}" if found else ""
+    checkpoints = " or ".join(_smaller_checkpoints(case))
+    return checkpoints and f"use {checkpoints}"
 
 
 def settings_to_lift(case: PlannedRequest) -> str:
     """The operator's settings without which nothing would be offloaded; "" if there is none."""
     asked = [name for name in (*EASING, *HINDERING) if _is_asked_for(case, name)]
     for names in (*((name,) for name in asked), asked):
-        found = case.attempt(dict.fromkeys(names)) if names else None
-        if found and found[1].fits and found[0].value("cpu_offload_gb") is None:
-            planned = found[0].value(names[0]) if len(names) == 1 else None
+        lifted = case.attempt(dict.fromkeys(names)) if names else None
+        if lifted and lifted[1].fits and lifted[0].value("cpu_offload_gb") is None:
+            planned = lifted[0].value(names[0]) if len(names) == 1 else None
             then = "" if planned is None else f": it plans {planned}"
             return f"leave {', '.join(names)} to the policy and none stay there{then}"
     return ""
@@ -141,10 +141,12 @@ def _cache_type(case: PlannedRequest) -> Iterator[str]:
     now = case.plan.value("kv_cache_dtype")
     if breaks_in_8_bits(case.inventory.model):
         return
-    found = case.attempt({"kv_cache_dtype": "fp8"}) if now in (None, "auto") and case.gpus else None
-    if found and found[1].fits:
+    smaller = (
+        case.attempt({"kv_cache_dtype": "fp8"}) if now in (None, "auto") and case.gpus else None
+    )
+    if smaller and smaller[1].fits:
         as_typed = case.as_typed("kv_cache_dtype", "fp8")
-        yield f"{as_typed} holds a context of {found[0].value('max_model_len')} tokens"
+        yield f"{as_typed} holds a context of {smaller[0].value('max_model_len')} tokens"
 
 
 def _share(case: PlannedRequest) -> Iterator[str]:
@@ -190,9 +192,9 @@ def _context(case: PlannedRequest) -> Iterator[str]:
     space, cards = case.chosen.space, case.chosen.cards
     guess = longest_to_the_brim(space, model, cards) // CONTEXT_STEP if space else 0
     longest = _longest(lambda steps: case.size({name: steps * CONTEXT_STEP}), 0, most, guess=guess)
-    found = case.attempt({name: longest * CONTEXT_STEP}) if longest else None
-    if found:
-        others = ", ".join(_differing(case.plan, found[0]))
+    longer = case.attempt({name: longest * CONTEXT_STEP}) if longest else None
+    if longer:
+        others = ", ".join(_differing(case.plan, longer[0]))
         yield f"{case.as_typed(name, longest * CONTEXT_STEP)} fits if these change: {others}"
 
 
@@ -203,10 +205,10 @@ def _keeps_settings(case: PlannedRequest, steps: int) -> bool:
 
 
 def _longest(holds: Callable[[int], object], low: int, high: int, *, guess: int) -> int:
-    """The longest context that holds, in steps, at least `low`, which does, or is 0 for none.
+    """The longest context that holds, in steps: at least `low`, which holds, or 0 for none.
 
     A shorter one never needs more, but the smallest are not worth a start. From a guess that holds,
-    the search goes on in growing strides.
+    the search continues in growing strides.
     """
     guess, stride = min(guess, high), high
     if low < guess:
@@ -233,9 +235,9 @@ def _flags(case: PlannedRequest) -> Iterator[str]:
     for name in (*EASING, *HINDERING):
         if name not in case.plan.verbatim or name in remedied:
             continue
-        found = case.attempt({name: None})
-        if found:
-            planned = found[0].value(name)
+        without = case.attempt({name: None})
+        if without:
+            planned = without[0].value(name)
             then = "" if planned is None else f": caovan plans {planned}"
             yield f"remove {option(name)}{then}"
 
@@ -248,10 +250,9 @@ def _cards(case: PlannedRequest) -> Iterator[str]:
     engine = replace(case.config.engine, gpus=None)
     request = replace(case.request, config=replace(case.config, engine=engine))
     for count in range(len(case.gpus) + 1, MAX_CARDS + 1):
-        if indivisible(case.inventory.model, count):
+        if shape_problem(case.inventory.model, count):
             continue
-        gpus = tuple(replace(card, index=index) for index in range(count))
-        more = replace(case.inventory, gpus=gpus)
+        more = replace(case.inventory, gpus=tuple(replace(card, index=n) for n in range(count)))
         wider = replace(case, request=request).attempt({"tensor_parallel_size": count}, more)
         if wider and wider[0].value("cpu_offload_gb") is None:
             yield f"{count} such cards hold it: {case.as_typed('tensor_parallel_size', count)}"
@@ -263,11 +264,11 @@ def _smaller_checkpoints(case: PlannedRequest) -> Iterator[str]:
     model, machine = case.inventory.model, case.inventory
     if not case.gpus or not case.memory.parts:
         return
-    now = (case.memory.weights_mib + (_offloaded_gib(case.plan) * 1024)) / 1024
+    now = (case.memory.weights_mib + (offloaded_gib(case.plan) * 1024)) / 1024
     own = PRECISION.sub("", model.path.rstrip("/").rpartition("/")[2])
     for name, ends, method, each, dtype, most in SMALLER:
         bits = _stored_bits(model)
-        loaded = 8.0 if case.plan.value("quantization") == AT_LOAD else bits
+        loaded = 8.0 if case.plan.value("quantization") == FP8_AT_LOAD else bits
         if each >= min(bits, loaded):
             continue
         weights = tuple(
@@ -280,9 +281,9 @@ def _smaller_checkpoints(case: PlannedRequest) -> Iterator[str]:
         smaller: ModelCard = replace(
             model, weights=weights, quantization=method, group_size=group, block_size=0
         )
-        found = case.attempt({}, replace(machine, model=smaller))
-        if found and found[0].value("cpu_offload_gb") is None:
-            then, context = found[1].weights_mib / 1024, found[0].value("max_model_len")
+        fitting = case.attempt({}, replace(machine, model=smaller))
+        if fitting and fitting[0].value("cpu_offload_gb") is None:
+            then, context = fitting[1].weights_mib / 1024, fitting[0].value("max_model_len")
             named = " or ".join(f"{own}-{end}" for end in ends)
             yield (
                 f"{name} ({named}): about {then:.1f} GiB a card instead of {now:.1f}, and a context"
@@ -295,12 +296,6 @@ def _stored_bits(model: ModelCard) -> float:
     if model.quantization is None:
         return 16
     return 8 if is_fp8(model, "") else 0
-
-
-def _offloaded_gib(plan: Plan) -> float:
-    """GiB of each card's weights that the plan keeps in host memory."""
-    offload = plan.value("cpu_offload_gb")
-    return float(offload) if isinstance(offload, (int, float)) else 0.0
 
 
 def _offload(case: PlannedRequest) -> Iterator[str]:
@@ -321,10 +316,10 @@ def _together(case: PlannedRequest) -> list[str]:
     """If no single change helps: leave everything the operator decided to the policy."""
     ours = [name for name in EASING if _is_asked_for(case, name)]
     names = [*ours, *(name for name in HINDERING if name in case.plan.verbatim)]
-    found = case.attempt(dict.fromkeys(names)) if names else None
-    if not found:
+    lifted = case.attempt(dict.fromkeys(names)) if names else None
+    if not lifted:
         return []
-    context = found[0].value("max_model_len")
+    context = lifted[0].value("max_model_len")
     holds = f": a context of {context} tokens fits" if context else ""
     return [f"leave {', '.join(names)} to the policy{holds}"]
 
@@ -336,8 +331,7 @@ def _is_asked_for(case: PlannedRequest, name: str) -> bool:
 
 def _too_large(case: PlannedRequest) -> Iterator[str]:
     """Advise a smaller model, unless it is a conflict that keeps this one from running."""
-    cards = sum(gpu.total_mib for gpu in case.gpus) / 1024
-    ram = case.inventory.host.ram_mib / 1024
+    cards, ram = sum(gpu.total_mib for gpu in case.gpus) / 1024, case.inventory.host.ram_mib / 1024
     room = f"the cards {cards:.1f}" if cards else f"RAM {ram:.1f}"
     size = case.inventory.model.size() / GIB
     if not case.memory.conflicts or size > (cards or ram):

@@ -1,16 +1,24 @@
-"""Rules for the capacity: context, sequences, tokens of a step, and the size of the cache."""
+"""Rules for the capacity: context, sequences, tokens of a step, images, size of the cache."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import ceil
+
+from caovand.core.checkpoint.vision import MAX_PIXELS
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting, Unplannable
+from caovand.core.units import GIB, MIB
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
 from caovand.engines.vllm.machine.attention import attends_as_encoder
-from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate
+from caovand.engines.vllm.machine.capabilities import is_fp8
+from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import KEPT_MIB, KEPT_SHARE, kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
+from caovand.engines.vllm.memory.towers import encoding_bytes, video_tokens
 from caovand.engines.vllm.planning.fit import asked_candidate
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, chosen_by_policy, policy, user
+from caovand.engines.vllm.planning.precision import tower_breaks_tiles
 from caovand.engines.vllm.sizing.search import (
     LEAN_BATCH,
     PASSAGE,
@@ -43,8 +51,8 @@ def max_model_len(partial: PartialPlan) -> Setting | None:
     context = partial.choice.candidate.context
     if not partial.model.limit_known:
         return policy("auto", UNKNOWN_LIMIT)
-    if partial.unweighed:
-        return policy("auto", f"vLLM takes the longest that fits: {partial.unweighed}")
+    if partial.why_unmodelled:
+        return policy("auto", f"vLLM takes the longest that fits: {partial.why_unmodelled}")
     if context == limit:
         return policy(context, "the model's own limit, which fits")
     if partial.choice.offloaded:
@@ -86,14 +94,15 @@ def _why_no_longer(choice: Choice, limit: int) -> str:
     if choice.longest <= candidate.context and second is None:
         return f"the longest that fits; the model's own limit is {limit}{margin}"
     graphs = "" if candidate.eager else "CUDA graphs and "
-    reason = f"the longest that fits with {graphs}{count_of(candidate.sequences)}"
+    served = (
+        "one sequence" if candidate.sequences == 1 else f"{candidate.sequences} sequences at once"
+    )
+    reason = f"the longest that fits with {graphs}{served}"
     if second and not _is_worse(second, candidate):
         other = second.candidate
         reason += f"; {_differing(candidate, other)} would hold {other.context} tokens, "
-        even = 0.98 < second.slower < 1.02
-        reason += (
-            "as fast per token" if even else f"at {second.slower:.2f} times the time per token"
-        )
+        slower = f"at {second.slower:.2f} times the time per token"
+        reason += "as fast per token" if 0.98 < second.slower < 1.02 else slower
     if choice.longest > candidate.context:
         reason += (
             f"; {choice.longest}{' or more' * (choice.longest < limit)} fit if other settings give"
@@ -108,10 +117,6 @@ def _is_worse(second: RunnerUp, candidate: Candidate) -> bool:
     alike = other.kv_dtype == candidate.kv_dtype and other.vision == candidate.vision
     alike = alike and other.videos <= candidate.videos and other.pixels >= candidate.pixels
     return alike and other.context <= candidate.context and second.slower > 0.98
-
-
-def count_of(sequences: int) -> str:
-    return "one sequence" if sequences == 1 else f"{sequences} sequences at once"
 
 
 def _differing(candidate: Candidate, other: Candidate) -> str:
@@ -140,14 +145,14 @@ def max_num_seqs(partial: PartialPlan) -> Setting | None:
         return user(typed, "[policy] max_num_seqs")
     if partial.choice is None:
         return None
-    count = partial.choice.candidate.sequences
-    if partial.task in POOLING and count > USUAL_SEQUENCES:
-        return policy(count, _why_so_many_texts(partial, partial.choice.candidate))
-    return policy(count, _why_so_many(partial, partial.choice))
+    sequences = partial.choice.candidate.sequences
+    if partial.task in POOLING and sequences > USUAL_SEQUENCES:
+        return policy(sequences, _why_so_many_texts(partial, partial.choice.candidate))
+    return policy(sequences, _why_so_many(partial, partial.choice))
 
 
 def _why_so_many_texts(partial: PartialPlan, candidate: Candidate) -> str:
-    """What limits the texts of an embedder or ranker: what fits, or what a step reads of them."""
+    """The limit of an embedder's or ranker's texts: the cache, or the tokens of a step."""
     fitting = requests_that_fit(candidate, partial.model, partial.cards, PASSAGE)
     a_step = candidate.batch_tokens // PASSAGE
     if a_step < candidate.sequences < int(fitting):
@@ -161,7 +166,7 @@ def _why_so_many_texts(partial: PartialPlan, candidate: Candidate) -> str:
 
 
 def _why_so_many(partial: PartialPlan, choice: Choice) -> str:
-    """What limits the sequences: the cards, or the cache and the memory of requests."""
+    """The limit of the sequences: the cards, or the cache and the memory of requests."""
     name, candidate = partial.config.policy.workload, choice.candidate
     workload = WORKLOADS[name]
     if "sequences" not in choice.spared:
@@ -175,7 +180,7 @@ def _why_so_many(partial: PartialPlan, choice: Choice) -> str:
         return "sampling more takes memory"
     if not choice.fits:
         return "memory is short: every sequence takes some"
-    if partial.unweighed:
+    if partial.why_unmodelled:
         return "more would take memory that is not forecast"
     tokens = min(candidate.context, workload.cached_tokens)
     fitting = requests_that_fit(candidate, partial.model, partial.cards, tokens)
@@ -212,25 +217,21 @@ def max_num_batched_tokens(partial: PartialPlan) -> Setting | None:
 def kv_cache_memory_bytes(partial: PartialPlan) -> Setting | None:
     if partial.cuda:
         return _cache_bytes_on_cards(partial)
-    if not partial.model.layer_types:
-        return policy(
-            _cache_bytes_on_cpu(partial), f"a {MAX_OF_RAM}th of the memory; the model is unknown"
-        )
+    model, share, step = partial.model, _cache_bytes_on_cpu(partial), STEP_MIB * MIB
+    if not model.layer_types:
+        return policy(share, f"a {MAX_OF_RAM}th of the memory; the model is unknown")
     asked = count(partial.value("max_model_len"))
-    if not asked and not partial.model.limit_known:
-        return policy(
-            _cache_bytes_on_cpu(partial), f"a {MAX_OF_RAM}th of the memory; {UNKNOWN_LIMIT}"
-        )
-    context = asked or partial.model.max_model_len
-    one = layout_for(partial.model, asked_candidate(partial)).needed(context)
-    if not one:
-        return policy(STEP_MIB * MIB, "the model keeps no cache, and vLLM's default takes memory")
-    whole = -(-one * REQUESTS // (STEP_MIB * MIB)) * STEP_MIB * MIB
-    if whole <= _cache_bytes_on_cpu(partial):
-        return policy(whole, f"room for {REQUESTS} requests of {context} tokens")
-    least = -(-one // (STEP_MIB * MIB)) * STEP_MIB * MIB
-    amount = max(least, _cache_bytes_on_cpu(partial))
-    return policy(amount, f"room for {amount / one:.1f} requests of {context} tokens")
+    if not asked and not model.limit_known:
+        return policy(share, f"a {MAX_OF_RAM}th of the memory; {UNKNOWN_LIMIT}")
+    context = asked or model.max_model_len
+    request = layout_for(model, asked_candidate(partial)).needed(context)
+    if not request:
+        return policy(step, "the model keeps no cache, and vLLM's default takes memory")
+    usual = ceil(request * REQUESTS / step) * step
+    if usual <= share:
+        return policy(usual, f"room for {REQUESTS} requests of {context} tokens")
+    size = max(ceil(request / step) * step, share)
+    return policy(size, f"room for {size / request:.1f} requests of {context} tokens")
 
 
 def _cache_bytes_on_cpu(partial: PartialPlan) -> int:
@@ -243,7 +244,7 @@ def _cache_bytes_on_cpu(partial: PartialPlan) -> int:
 
 def _cache_bytes_on_cards(partial: PartialPlan) -> Setting | None:
     """The size of the cache, set if vLLM would measure too little room for it."""
-    if partial.unweighed or partial.choice is None or not partial.choice.candidate.in_bytes:
+    if partial.why_unmodelled or partial.choice is None or not partial.choice.candidate.in_bytes:
         return None
     candidate, cards = partial.choice.candidate, partial.cards
     ours = kv_bytes(partial.model, candidate, cards)
@@ -259,3 +260,91 @@ def _cache_bytes_on_cards(partial: PartialPlan) -> Setting | None:
         f"vLLM would leave it {max(cold, 0) / GIB:.2f} GiB at the first start, whose compiling"
         f" takes memory that no later step needs; {ours / GIB:.2f} GiB fit",
     )
+
+
+LIMITS, PROCESSOR = "limit_mm_per_prompt", "mm_processor_kwargs"
+SMALLER_TOKENS = 5120
+"""The tokens of the largest image where memory is short: four million pixels for Qwen2.5-VL, a page
+of text at 200 dots per inch. Encoding it takes less than a step of text."""
+
+
+def language_model_only(partial: PartialPlan) -> Setting | None:
+    typed = partial.config.model.text_only
+    if not partial.model.vision:
+        return None
+    if typed is not None:
+        return user(typed, "[model] text_only")
+    if partial.model.weights and not partial.model.size("vision"):
+        return policy(True, "the model's folder holds no weights of a vision tower")
+    if partial.choice and not partial.why_unmodelled and not partial.choice.candidate.vision:
+        if tower_breaks_tiles(partial):
+            return policy(
+                True,
+                f"vLLM {partial.engine.version} cannot quantise the vision tower while it loads:"
+                " its rows are no multiple of Marlin's tiles",
+            )
+        return policy(True, "with the vision tower loaded the context would be cut short")
+    return None
+
+
+def limit_mm_per_prompt(partial: PartialPlan) -> Setting | None:
+    """Without videos where vLLM's start would encode one as long as the context."""
+    choice, tower = partial.choice, partial.model.tower
+    if not choice or not tower or partial.why_unmodelled or choice.candidate.videos:
+        return None
+    with_videos = choice.candidate.but(videos=True, pixels=0)
+    tokens = video_tokens(tower, with_videos.context)
+    gib = encoding_bytes(partial.model, with_videos) / GIB
+    size = f"{tokens} tokens of this context take {gib:.1f} GiB of each card, which the cache gets"
+    if tokens <= tower.image_tokens:
+        size = "it takes as much as the largest image"
+    return policy(
+        {"video": 0},
+        f"vLLM encodes the longest video before it allocates the cache: {size}; images stay",
+    )
+
+
+def mm_processor_kwargs(partial: PartialPlan) -> Setting | None:
+    """Smaller images where encoding the largest takes more than everything else in a step."""
+    choice, tower = partial.choice, partial.model.tower
+    if not choice or not tower or partial.why_unmodelled or not choice.candidate.pixels:
+        return None
+    whole = choice.candidate.but(pixels=0)
+    gib = encoding_bytes(partial.model, whole) / GIB
+    return policy(
+        {MAX_PIXELS: choice.candidate.pixels},
+        f"vLLM encodes the largest image before it allocates the cache: one of"
+        f" {tower.image_tokens} tokens takes {gib:.1f} GiB of each card; larger images are scaled"
+        f" down to {SMALLER_TOKENS} tokens",
+    )
+
+
+def smaller_inputs(partial: PartialPlan, base: Candidate) -> Iterator[Candidate]:
+    """This base without videos, and with smaller images, where the start takes memory by their size
+    and nobody limits them."""
+    tower, verbatim = partial.model.tower, partial.verbatim
+    if tower is None or not base.vision:
+        return
+    if LIMITS not in verbatim:
+        base = base.but(videos=False)
+        yield base
+    if PROCESSOR not in verbatim and tower.token_pixels and tower.image_tokens > SMALLER_TOKENS:
+        yield base.but(pixels=SMALLER_TOKENS * tower.token_pixels)
+
+
+def text_only_may_help(partial: PartialPlan) -> bool:
+    return "language_model_only" not in partial.verbatim and partial.config.model.text_only is None
+
+
+def vision_warnings(partial: PartialPlan) -> list[str]:
+    """A warning if the policy leaves the vision tower out, with what would bring images back."""
+    setting = partial.settings.get("language_model_only")
+    ours = chosen_by_policy(partial, "language_model_only")
+    if not ours or not setting or not partial.model.size("vision"):
+        return []
+    model = partial.model
+    fewer = model.quantization is None or is_fp8(model, "")  # no common checkpoint has under 4 bits
+    smaller = "use a checkpoint quantised to fewer bits, or " if fewer else ""
+    return [
+        f"images are off: {setting.reason}; to serve them {smaller}set [model] text_only = false"
+    ]

@@ -21,22 +21,17 @@ from caovand.engines.vllm.memory.estimate import forecast_memory
 from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.planning import (
     capacity,
-    chat_parsers,
     devices,
-    draft_schedule,
-    loading,
     obstacles,
     parallel,
     precision,
-    replicas,
     rules,
     serving,
     speculation,
-    vision,
+    trials,
 )
 from caovand.engines.vllm.planning.capacity import kv_cache_memory_bytes
-from caovand.engines.vllm.planning.obstacles import PlanOnCards
-from caovand.engines.vllm.planning.partial_plan import SettingRule
+from caovand.engines.vllm.planning.partial_plan import PlanOnCards, SettingRule
 from caovand.engines.vllm.planning.speculation import async_scheduling, speculative_config
 
 FindObstacles = Callable[[PlanOnCards], Iterator[Problem]]
@@ -94,34 +89,35 @@ def _graphs(plan: Plan) -> Any:
 
 
 DECISIONS = (
-    FlagDecision("host", serving.host),
-    FlagDecision("port", serving.port),
+    FlagDecision("host", serving.key_rule("server", "host")),
+    FlagDecision("port", serving.key_rule("server", "port")),
     FlagDecision("served_model_name", serving.served_model_name, goal=Goal("model", "served_name")),
-    FlagDecision("revision", serving.revision, goal=Goal("model", "revision")),
+    FlagDecision("revision", serving.key_rule("model", "revision"), goal=Goal("model", "revision")),
     FlagDecision("runner", serving.runner),
     FlagDecision("hf_overrides", serving.hf_overrides),
-    FlagDecision("trust_remote_code", serving.trust_remote_code,
+    FlagDecision("trust_remote_code", serving.key_rule("model", "trust_remote_code"),
              goal=Goal("model", "trust_remote_code")),
-    FlagDecision("chat_template", serving.chat_template, goal=Goal("model", "chat_template")),
-    FlagDecision("tool_call_parser", chat_parsers.tool_call_parser,
+    FlagDecision("chat_template", serving.key_rule("model", "chat_template"),
+             goal=Goal("model", "chat_template")),
+    FlagDecision("tool_call_parser", serving.tool_call_parser,
              goal=Goal("server", "tool_call_parser")),
-    FlagDecision("enable_auto_tool_choice", chat_parsers.enable_auto_tool_choice),
-    FlagDecision("reasoning_parser", chat_parsers.reasoning_parser,
+    FlagDecision("enable_auto_tool_choice", serving.enable_auto_tool_choice),
+    FlagDecision("reasoning_parser", serving.reasoning_parser,
              goal=Goal("server", "reasoning_parser")),
-    FlagDecision("model_loader_extra_config", loading.model_loader_extra_config),
+    FlagDecision("model_loader_extra_config", serving.model_loader_extra_config),
     FlagDecision("tensor_parallel_size", parallel.tensor_parallel_size,
              goal=Goal("policy", "tensor_parallel_size"),
              obstacles=(obstacles.cards, obstacles.split, obstacles.order), eases=6),
     FlagDecision("pipeline_parallel_size", parallel.pipeline_parallel_size,
              obstacles=(obstacles.stages, obstacles.uncompiled), hinders=7),
-    FlagDecision("data_parallel_size", replicas.data_parallel_size,
-             obstacles=(replicas.experts,), hinders=8),
+    FlagDecision("data_parallel_size", trials.data_parallel_size,
+             obstacles=(trials.experts,), hinders=8),
     FlagDecision("enable_expert_parallel", devices.enable_expert_parallel),
     FlagDecision("dtype", rules.dtype, goal=Goal("policy", "dtype"), obstacles=(obstacles.dtype,),
              hinders=1),
     FlagDecision("speculative_config", speculative_config,
              goal=Goal("policy", "mtp", flags=PARTS_OF_SPECULATION, value=lambda plan: plan.mtp),
-             obstacles=(speculation.drafting, draft_schedule.depths), hinders=4),
+             obstacles=(speculation.drafting, speculation.depths), hinders=4),
     FlagDecision("attention_backend", precision.attention_backend,
              obstacles=(obstacles.check_attention_backend, obstacles.shared_memory), hinders=2),
     FlagDecision("kv_cache_dtype", rules.kv_cache_dtype, goal=Goal("policy", "kv_cache_dtype"),
@@ -132,10 +128,10 @@ DECISIONS = (
     FlagDecision("gdn_prefill_backend", rules.gdn_prefill_backend),
     FlagDecision("disable_custom_all_reduce", rules.disable_custom_all_reduce),
     FlagDecision("enable_flashinfer_autotune", rules.enable_flashinfer_autotune),
-    FlagDecision("language_model_only", vision.language_model_only, sized=True,
+    FlagDecision("language_model_only", capacity.language_model_only, sized=True,
              goal=Goal("model", "text_only")),
-    FlagDecision("limit_mm_per_prompt", vision.limit_mm_per_prompt, sized=True),
-    FlagDecision("mm_processor_kwargs", vision.mm_processor_kwargs, sized=True),
+    FlagDecision("limit_mm_per_prompt", capacity.limit_mm_per_prompt, sized=True),
+    FlagDecision("mm_processor_kwargs", capacity.mm_processor_kwargs, sized=True),
     FlagDecision("max_model_len", capacity.max_model_len, sized=True,
              goal=Goal("model", "max_model_len"), obstacles=(obstacles.length,), eases=1),
     FlagDecision("max_num_seqs", capacity.max_num_seqs, sized=True,
@@ -157,7 +153,7 @@ DECISIONS = (
              sized=True),
     FlagDecision("sse_keep_alive_interval", serving.sse_keep_alive_interval, sized=True),
     FlagDecision("shutdown_timeout", serving.shutdown_timeout, sized=True),
-    FlagDecision("safetensors_load_strategy", obstacles=(loading.whole_files,)),
+    FlagDecision("safetensors_load_strategy", obstacles=(serving.whole_files,)),
     FlagDecision("quantization", obstacles=(obstacles.quantisation,)),
     FlagDecision("attention_config", hinders=3),
     FlagDecision("enable_chunked_prefill", hinders=6),
@@ -183,10 +179,10 @@ def conflicts(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> tuple[
 
 def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     """The forecast of memory, with the conflicts and with changes that would make the plan fit."""
-    found = forecast_memory(plan, inventory)
+    memory = forecast_memory(plan, inventory)
     contradictions = conflicts(plan, inventory, cards_of_plan(plan, inventory))
     if contradictions:
-        found = replace(found, fits=False, conflicts=contradictions)
-    if found.fits is not False:
-        return found
-    return replace(found, advice=found.advice or plan.advice)
+        memory = replace(memory, fits=False, conflicts=contradictions)
+    if memory.fits is not False:
+        return memory
+    return replace(memory, advice=memory.advice or plan.advice)

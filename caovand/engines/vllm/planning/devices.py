@@ -1,4 +1,4 @@
-"""Which cards are used, how much of them others use, and over how many the model is split."""
+"""The cards that are used, their memory that others hold, and the split of the model over them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.speeds import all_linked, link_text
 from caovand.engines.vllm.flags.spelling import count
-from caovand.engines.vllm.machine.capabilities import TURING
-from caovand.engines.vllm.machine.first_card import oldest_first
+from caovand.engines.vllm.machine.capabilities import TURING, oldest_first
 from caovand.engines.vllm.machine.ranks import (
     CARDS_ALIKE,
     EXPERT_PARALLEL,
     PIPELINE,
     Split,
     cards_lacking,
-    indivisible,
-    large,
+    large_cards,
     needs_whole_experts,
     ranks_here,
-    serving,
+    serving_cards,
+    shape_problem,
     shards_whole_experts,
     spans_machines,
     split_for,
@@ -50,8 +49,8 @@ def choose_gpus(
     are configured: vLLM chooses the kernels of all cards by the first.
     """
     if inventory.engine.build == "cpu":
-        if why := old_processor(inventory.host):
-            raise Unplannable(str(why), "backend-unsupported")
+        if problem := cpu_problem(inventory.host):
+            raise Unplannable(str(problem), "backend-unsupported")
         return ()
     if not inventory.gpus:
         raise Unplannable(
@@ -59,7 +58,7 @@ def choose_gpus(
             "check `nvidia-smi`, or install the CPU build with `sudo caovanctl engine install`",
             "gpu-absent",
         )
-    chosen = _chosen(config.engine.gpus, inventory, staged=_has_stages(values))
+    chosen = _select_cards(config.engine.gpus, inventory, staged=_has_stages(values))
     for gpu in chosen:
         if gpu.total_mib < MIN_MIB:
             raise Unplannable(
@@ -70,7 +69,7 @@ def choose_gpus(
     return chosen
 
 
-def old_processor(host: Host) -> Problem | None:
+def cpu_problem(host: Host) -> Problem | None:
     """Why vLLM's CPU build cannot use this CPU; None if it can, or if it is unknown."""
     if host.architecture != "x86_64" or not host.instructions or "avx2" in host.instructions:
         return None
@@ -85,7 +84,7 @@ def _has_stages(values: Mapping[str, Any]) -> bool:
     return (count(values.get(PIPELINE)) or 1) > 1
 
 
-def _chosen(
+def _select_cards(
     wanted: tuple[int, ...] | None, inventory: Inventory, *, staged: bool
 ) -> tuple[Gpu, ...]:
     if wanted is None:
@@ -104,7 +103,7 @@ def _chosen(
     return tuple(present[index] for index in wanted)
 
 
-def unusable(gpu: Gpu) -> Problem | None:
+def card_problem(gpu: Gpu) -> Problem | None:
     """Why vLLM cannot use this card; None if it can."""
     major, minor = gpu.compute_capability
     if gpu.compute_capability < TURING:
@@ -123,30 +122,32 @@ def unusable(gpu: Gpu) -> Problem | None:
     return None
 
 
-def left_out(config: Config, inventory: Inventory, values: Mapping[str, Any]) -> list[str]:
+def unused_card_warnings(
+    config: Config, inventory: Inventory, values: Mapping[str, Any]
+) -> list[str]:
     """A warning for each card that the policy itself leaves out."""
     if inventory.engine.build == "cpu" or config.engine.gpus is not None:
         return []
     staged = _has_stages(values)
-    found = [
-        (gpu, unusable(gpu) or (None if staged else _too_small(gpu, inventory.gpus)))
+    problems = [
+        (gpu, card_problem(gpu) or (None if staged else _size_problem(gpu, inventory.gpus)))
         for gpu in inventory.gpus
     ]
     return [
-        f"GPU {gpu.index} ({gpu.name}) is not used: {why.fact}"
-        + (f"; {why.remedy}" if gpu.compute_capability >= TURING else "")
-        for gpu, why in found
-        if why
+        f"GPU {gpu.index} ({gpu.name}) is not used: {problem.fact}"
+        + (f"; {problem.remedy}" if gpu.compute_capability >= TURING else "")
+        for gpu, problem in problems
+        if problem
     ]
 
 
-def _too_small(gpu: Gpu, gpus: tuple[Gpu, ...]) -> Problem | None:
+def _size_problem(gpu: Gpu, gpus: tuple[Gpu, ...]) -> Problem | None:
     """Why this card would slow the others down; None if it would not."""
-    whole = [one for one in gpus if not unusable(one) and not one.mig]
-    if gpu.mig or not whole or gpu in large(whole):
+    whole = [other for other in gpus if not card_problem(other) and not other.mig]
+    if gpu.mig or not whole or gpu in large_cards(whole):
         return None
-    largest = max(whole, key=lambda one: one.total_mib)
-    listed = ", ".join(str(one.index) for one in whole)
+    largest = max(whole, key=lambda other: other.total_mib)
+    listed = ", ".join(str(other.index) for other in whole)
     return Problem(
         f"use GPU {gpu.index}",
         f"memory is taken evenly, and it has {gpu.total_mib} MiB where GPU {largest.index} has"
@@ -155,7 +156,7 @@ def _too_small(gpu: Gpu, gpus: tuple[Gpu, ...]) -> Problem | None:
     )
 
 
-def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
+def freest_cards(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
     """The `count` cards with the most free memory, in their own order.
 
     Among cards with the same free memory, the newest, and those that NVLink connects.
@@ -171,24 +172,24 @@ def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
 
 def _of_one_kind(gpus: tuple[Gpu, ...], *, staged: bool) -> tuple[Gpu, ...]:
     """The usable cards that are large enough; of a partitioned card one part, as in CUDA."""
-    usable = [gpu for gpu in gpus if not unusable(gpu)]
+    usable = [gpu for gpu in gpus if not card_problem(gpu)]
     if not usable:
         _refuse(gpus[0])
     whole = [gpu for gpu in usable if not gpu.mig]
     if not whole:
         return (max(usable, key=lambda gpu: gpu.free_mib),)
-    return tuple(whole) if staged else large(whole)
+    return tuple(whole) if staged else large_cards(whole)
 
 
 def _refuse(gpu: Gpu) -> None:
     """Raise Unplannable if this card cannot be used."""
-    why = unusable(gpu)
-    if why:
-        raise Unplannable(str(why), "backend-unsupported")
+    problem = card_problem(gpu)
+    if problem:
+        raise Unplannable(str(problem), "backend-unsupported")
 
 
 def world_size(partial: PartialPlan) -> int:
-    """How many cards the engine uses on this machine."""
+    """The number of cards that the engine uses on this machine."""
     return ranks_here(partial.values, 1 + len(partial.inventory.others))
 
 
@@ -209,27 +210,27 @@ def tensor_parallel_in_node(partial: PartialPlan) -> Setting | None:
             )
         return None
     if typed is not None:
-        why = refusal(partial, typed)
-        if why:
-            raise Unplannable(str(why))
+        problem = split_problem(partial, typed)
+        if problem:
+            raise Unplannable(str(problem))
         return user(typed, "[policy] tensor_parallel_size")
     if split := partial.trial.split:
         return policy(split.tensor, _why_split(partial, split))
     cards = cards_to_split(partial)
-    size = split_for(partial.model, partial.verbatim, cards, tiled=partial.tiled)
+    size = split_for(partial.model, partial.verbatim, cards, whole_tiles=partial.whole_tiles)
     if len(partial.gpus) == 1 and size == 1:
         return policy(size, "one card")
     reason = f"the largest split the model's shape allows on {len(partial.gpus)} cards"
-    why = _cut(partial, cards) if size < cards else None
-    reason = f"{reason} ({why.fact})" if why else reason
+    problem = _shape_problem(partial, cards) if size < cards else None
+    reason = f"{reason} ({problem.fact})" if problem else reason
     reason = f"{reason}, {link_text(partial.gpus)}" if size > 1 else reason
     return policy(size, reason)
 
 
-def _cut(partial: PartialPlan, size: int) -> Problem | None:
+def _shape_problem(partial: PartialPlan, size: int) -> Problem | None:
     """Why the model's shape does not allow this split; None if it does."""
     whole = shards_whole_experts(partial.verbatim)
-    return indivisible(partial.model, size, whole_experts=whole, tiled=partial.tiled)
+    return shape_problem(partial.model, size, whole_experts=whole, whole_tiles=partial.whole_tiles)
 
 
 def _why_split(partial: PartialPlan, split: Split) -> str:
@@ -256,8 +257,12 @@ def enable_expert_parallel(partial: PartialPlan) -> Setting | None:
         return policy(True, "the experts are spread over the cards of all replicas")
     if not partial.cuda or cut:
         return None
-    why = needs_whole_experts(partial.model, size, partial.verbatim, tiled=partial.tiled)
-    return policy(True, f"each card holds whole experts: {why}") if why else None
+    indivisibility = needs_whole_experts(
+        partial.model, size, partial.verbatim, whole_tiles=partial.whole_tiles
+    )
+    return (
+        policy(True, f"each card holds whole experts: {indivisibility}") if indivisibility else None
+    )
 
 
 def is_single_node(partial: PartialPlan) -> bool:
@@ -265,7 +270,7 @@ def is_single_node(partial: PartialPlan) -> bool:
     return not partial.inventory.others and not spans_machines(partial.verbatim)
 
 
-def every_card(partial: PartialPlan) -> tuple[Gpu, ...]:
+def all_cards(partial: PartialPlan) -> tuple[Gpu, ...]:
     """The cards that stages may use: of any size."""
     return choose_gpus(partial.config, partial.inventory, {**partial.verbatim, PIPELINE: 2})
 
@@ -283,18 +288,18 @@ def spans_nodes(partial: PartialPlan) -> bool:
     )
 
 
-def refusal(partial: PartialPlan, size: int) -> Problem | None:
+def split_problem(partial: PartialPlan, size: int) -> Problem | None:
     """Why the model cannot be split over `size` cards; None if it can."""
     verbatim, cards = partial.verbatim, cards_to_split(partial)
     wanted = cards_lacking(size, verbatim, cards)
     if wanted:
         stated = "" if wanted == size else f"with its stages or replicas it takes {wanted}, and "
-        fits = split_for(partial.model, verbatim, cards, tiled=partial.tiled)
+        fits = split_for(partial.model, verbatim, cards, whole_tiles=partial.whole_tiles)
         fact, remedy = f"{stated}there are {cards}", f"set tensor_parallel_size = {fits}"
         return Problem(split_over(size), fact, remedy)
-    if needs_whole_experts(partial.model, size, verbatim, tiled=partial.tiled):
+    if needs_whole_experts(partial.model, size, verbatim, whole_tiles=partial.whole_tiles):
         return None
-    return _cut(partial, size)
+    return _shape_problem(partial, size)
 
 
 FREE_CARDS = "free the cards"
@@ -318,7 +323,7 @@ def memory_holders(
         rest = in_use(gpu) - sum(mib for _, _, mib in known)
         if rest >= BUSY_MIB:
             users.append(f"{rest} MiB of GPU {gpu.index} are used by {_users_without_memory(gpu)}")
-    for name, gpu in serving((), others, values):
+    for name, gpu in serving_cards((), others, values):
         if in_use(gpu) >= BUSY_MIB:
             users.append(f"programs on {name} hold {in_use(gpu)} MiB of a card there")
     return ", ".join(users)

@@ -1,4 +1,5 @@
-"""Drafting with a separate model that the configuration names: how deep, and what prevents it.
+"""Drafting with a separate model that the configuration names; and whether drafting keeps a hybrid
+model's recurrent states right.
 
 All tokens of a block come from one pass of the drafter (DFlash), so another depth saves neither
 weights nor cache: a drafter drafts as deep as it was trained to, or not at all.
@@ -6,13 +7,14 @@ weights nor cache: a drafter drafts as deep as it was trained to, or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from caovand.core.facts.drafter import Drafter
 from caovand.core.facts.inventory import ModelCard
-from caovand.core.plan import Setting, Unplannable
+from caovand.core.plan import Setting, Unplannable, is_lookup
 from caovand.core.problem import Problem
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.flags.spelling import PLUGIN, PLUGINS
 from caovand.engines.vllm.machine.ranks import PIPELINE, TENSOR
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
 
@@ -101,3 +103,51 @@ def _mismatch(model: ModelCard, drafter: Drafter) -> str:
 
 def _name(drafter: Drafter) -> str:
     return drafter.path.rstrip("/").rpartition("/")[2]
+
+
+def drafting_corrupts_states(partial: PartialPlan) -> bool:
+    """Whether requests that draft may continue from wrong states, as `DRAFTS_KEEP_STATES` says.
+
+    A verbatim flag may leave the depth to vLLM, and a model that is not here yet may be a hybrid.
+    """
+    config = partial.value("speculative_config")
+    if not isinstance(config, Mapping) or is_lookup(config.get("method")):
+        return False
+    own_head = str(config.get("method")).endswith("mtp") and not config.get("model")
+    return _may_corrupt_states(partial) and not (own_head and not why_unfixed(partial))
+
+
+def own_head_would_corrupt_states(partial: PartialPlan) -> bool:
+    """Whether drafting with its own head would corrupt this model's states in this engine."""
+    return _may_corrupt_states(partial) and bool(why_unfixed(partial))
+
+
+def plugin_keeps_states(partial: PartialPlan) -> bool:
+    """Whether this model drafts, and only the plugin keeps the states it continues from right.
+
+    The plugin fixes vLLM's errors at block borders, so only with a prefix cache.
+    """
+    drafts = isinstance(partial.value("speculative_config"), Mapping)
+    fixed = _may_corrupt_states(partial) and not why_unfixed(partial)
+    return drafts and fixed and not drafting_corrupts_states(partial)
+
+
+def _may_corrupt_states(partial: PartialPlan) -> bool:
+    old = partial.engine.release < releases.DRAFTS_KEEP_STATES
+    hybrid = partial.model.hybrid or not partial.model.architecture
+    return partial.cuda and hybrid and old
+
+
+def why_unfixed(partial: PartialPlan) -> str:
+    """Why the plugin's fixes are not active, or not proven to be; empty if they are."""
+    engine, plugins = partial.engine, partial.plugins
+    if not engine.plugin:
+        return "the plugin that fixes it is not installed (package caovan-kernels)"
+    if engine.states != "pass":
+        reason = engine.states.removeprefix("fail: ") or "the plugin could not be probed"
+        return f"the plugin's fixes do not fit this engine: {reason}"
+    if plugins is not None and PLUGIN not in plugins.split(","):
+        return f"{PLUGINS} leaves out the plugin that fixes it"
+    if not partial.model.linear or partial.stages > 1:
+        return "the plugin's fixes are not proven for this kind of model or for pipeline stages"
+    return ""

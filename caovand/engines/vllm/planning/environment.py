@@ -12,14 +12,19 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import LM_HEAD, MARLIN_INPUT
 from caovand.engines.vllm.kernels import compilers
 from caovand.engines.vllm.machine.attention import NO_NVCC
-from caovand.engines.vllm.machine.capabilities import HOPPER
-from caovand.engines.vllm.machine.first_card import float_weights, misplaced, never_runs
+from caovand.engines.vllm.machine.capabilities import (
+    HOPPER,
+    float_weights,
+    never_runs,
+    order_problem,
+)
 from caovand.engines.vllm.memory.settings import gpus_of
 from caovand.engines.vllm.memory.shards import PARTITION, pinned_gib
 from caovand.engines.vllm.planning.devices import choose_gpus
+from caovand.engines.vllm.planning.drafters import plugin_keeps_states
 from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
 from caovand.engines.vllm.planning.parallel import layer_partition
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, offloaded_gib, policy, user
 from caovand.engines.vllm.planning.precision import cannot_build
 
 SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
@@ -120,9 +125,9 @@ def threads(partial: PartialPlan) -> Setting | None:
         f"{left_mib} MiB of host memory that loading leaves": max(1, left_mib // THREAD_MIB),
         f"at most {MAX_COMPILE_THREADS}": MAX_COMPILE_THREADS,
     }
-    why, count = min(allowed.items(), key=lambda one: one[1])
+    reason, count = min(allowed.items(), key=lambda bound: bound[1])
     each = "" if workers == 1 else f" for each of {workers} workers"
-    return policy(str(count), f"mode fast: threads of torch.compile{each}: {why}")
+    return policy(str(count), f"mode fast: threads of torch.compile{each}: {reason}")
 
 
 def memory_left_mib(partial: PartialPlan, workers: int) -> int:
@@ -130,8 +135,7 @@ def memory_left_mib(partial: PartialPlan, workers: int) -> int:
 
     Not based on current free memory: a reload would yield another plan, and restart the engine.
     """
-    offloaded = partial.value("cpu_offload_gb")
-    kept = float(offloaded) if isinstance(offloaded, (int, float)) else 0.0
+    kept = offloaded_gib(partial)
     kept_mib = int(pinned_gib(kept, partial.model, max(workers, 1)) / max(workers, 1) * 1024)
     taken_mib = partial.model.size() // (1 << 20) + workers * (WORKER_MIB + kept_mib)
     return partial.host.ram_mib - taken_mib
@@ -142,7 +146,7 @@ PCIE_RANKS = (2, 4, 8)
 STATES = "CAOVAN_STATES"
 """Makes the plugin end an engine in which its fixes of recurrent states are not active."""
 ATTENTION = "CAOVAN_ATTENTION"
-"""Which attention the plugin replaces: off, read (a cache), all (write it, too)."""
+"""The attention that the plugin replaces: off, read (of a cache), all (writing it, too)."""
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -234,7 +238,7 @@ def order_warnings(partial: PartialPlan, plan: Plan) -> list[str]:
     """A warning if the operator's order of cards may select kernels that the oldest cannot run."""
     gpus, model = gpus_of(plan, partial.inventory), partial.model
     weights = float_weights(model, str(plan.value("quantization") or ""))
-    problem = misplaced(gpus, weights, str(plan.value("kv_cache_dtype") or ""))
+    problem = order_problem(gpus, weights, str(plan.value("kv_cache_dtype") or ""))
     if not problem or never_runs(gpus, weights):  # which is a conflict
         return []
     return [f"the engine may fail to {problem.cannot}: {problem.fact}; {problem.remedy}"]
@@ -263,11 +267,12 @@ def _kernels(partial: PartialPlan) -> Setting | None:
 
 
 def _states(partial: PartialPlan) -> Setting | None:
-    if not partial.fixes_keep_states or not partial.value("enable_prefix_caching"):
+    if not plugin_keeps_states(partial) or not partial.value("enable_prefix_caching"):
         return None
     return policy(
         "required",
-        "without the plugin's fixes the prefix cache would spoil answers: the engine ends instead",
+        "without the plugin's fixes the prefix cache would corrupt answers: the engine ends"
+        " instead",
     )
 
 

@@ -158,7 +158,13 @@ def reserve_next_to_others(partial: PartialPlan) -> PartialPlan:
     others use, as far as its cache holds more than its context and sequences need."""
     choice, space, model, gpus = partial.choice, partial.space, partial.model, partial.cards
     others = max(map(in_use, gpus), default=0)
-    if not choice or not space or not choice.sound or partial.unweighed or others < DESKTOP_MIB:
+    if (
+        not choice
+        or not space
+        or not choice.sound
+        or partial.why_unmodelled
+        or others < DESKTOP_MIB
+    ):
         return partial
     candidate, unified = choice.candidate, any(gpu.unified for gpu in gpus)
     fixed = space.utilization is not None or not candidate.measured
@@ -171,14 +177,14 @@ def reserve_next_to_others(partial: PartialPlan) -> PartialPlan:
     tokens = min(candidate.context, space.workload.cached_tokens)
     served = min(candidate.sequences, requests_that_fit(candidate, model, gpus, tokens))
 
-    def suffices(one: Candidate) -> bool:
+    def suffices(smaller_candidate: Candidate) -> bool:
         return (
-            needed <= room_for_context(model, one, gpus)
-            and served <= requests_that_fit(one, model, gpus, tokens)
-            and not lacks_states(model, one, gpus)
+            needed <= room_for_context(model, smaller_candidate, gpus)
+            and served <= requests_that_fit(smaller_candidate, model, gpus, tokens)
+            and not lacks_states(model, smaller_candidate, gpus)
         )
 
     shares = range(ceil(wanted * 1000), int(candidate.utilization * 1000))
     smaller = (candidate.but(utilization=thousandths / 1000) for thousandths in shares)
-    found = next(filter(suffices, smaller), candidate)
-    return replace(partial, choice=replace(choice, candidate=found))
+    chosen = next(filter(suffices, smaller), candidate)
+    return replace(partial, choice=replace(choice, candidate=chosen))

@@ -26,7 +26,7 @@ from caovand.engines.common.tensors import FLOATS
 from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING, first_of, first_outside
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
-from caovand.engines.vllm.planning.precision import kernels_wanted
+from caovand.engines.vllm.planning.precision import allows_kernels
 
 BITS = 4
 MULTIPLE = 64
@@ -57,13 +57,13 @@ class Int8Goal:
         typed = getattr(partial.config.policy, self.key)
         if self.variable in dict(partial.config.engine.env):
             return None
-        refused = self._refusal(partial)
-        if typed == INT8 and refused:
-            raise Unplannable(str(refused))
+        problem = self._refusal(partial)
+        if typed == INT8 and problem:
+            raise Unplannable(str(problem))
         if typed:  # a goal that the ladder may give up, unlike a value of [engine] env
             value, gain = (INT8, self.gain(partial)) if typed == INT8 else (None, "")
             return policy(value, f"[policy] {self.key} is {typed}{gain}")
-        return None if refused else policy(None, self.why_half(partial))
+        return None if problem else policy(None, self.why_half(partial))
 
     def warnings(self, partial: PartialPlan) -> Iterator[str]:
         """Warnings about settings that [engine] env overrides, or that it sets in vain."""
@@ -73,28 +73,28 @@ class Int8Goal:
             return
         if typed and typed != self.spelled.get(own, own):
             yield f"[policy] {self.key} is {typed}, but [engine] env sets {self.variable} to {own}"
-        refused = self._refusal(partial) if own == INT8 else None
-        if refused:
-            yield f"{refused.message}; remove {self.variable} from [engine] env"
+        problem = self._refusal(partial) if own == INT8 else None
+        if problem:
+            yield f"{problem.message}; remove {self.variable} from [engine] env"
 
     def _refusal(self, partial: PartialPlan) -> Problem | None:
-        found = self.find_refusal(partial)
-        if found is None:
+        problem = self.find_refusal(partial)
+        if problem is None:
             return None
-        fact, other = found
+        fact, other = problem
         auto = f'set [policy] {self.key} = "auto"'
         return Problem(self.purpose, fact, ", or ".join(filter(None, (auto, other))))
 
 
-def _activations_refused(partial: PartialPlan) -> tuple[str, str] | None:
-    if found := _weights_refused(partial.model):
-        return found
+def _why_no_activations(partial: PartialPlan) -> tuple[str, str] | None:
+    if reason := _why_not_weights(partial.model):
+        return reason
     if partial.verbatim.get("quantization") == "gptq":
         return "--quantization gptq chooses a kernel that cannot use them", "remove that flag"
-    return _activations_refused_here(partial) or _scales_refused(partial)
+    return _why_not_on_cards(partial) or _why_not_scales(partial)
 
 
-def _weights_refused(model: ModelCard) -> tuple[str, str] | None:
+def _why_not_weights(model: ModelCard) -> tuple[str, str] | None:
     """The fact and the remedy, if the weights prevent int8 activations."""
     stored = model.gptq
     if not model.architecture:
@@ -110,12 +110,12 @@ def _weights_refused(model: ModelCard) -> tuple[str, str] | None:
         bits = "of several kinds" if stored.mixed else f"of {stored.bits} bits"
         return f"the weights are {bits}, and vLLM multiplies only 4-bit weights by them", _OTHER
     if not stored.symmetric or stored.act_order:
-        why = (
+        reason = (
             "stored in the order of the activations (desc_act)"
             if stored.symmetric
             else "not symmetric"
         )
-        return f"the weights are {why}, and vLLM has no int8 kernel for that", _OTHER
+        return f"the weights are {reason}, and vLLM has no int8 kernel for that", _OTHER
     if not model.group_size:
         return (
             "each column of the weights has a single scale, which vLLM's int8 kernel cannot use",
@@ -124,23 +124,23 @@ def _weights_refused(model: ModelCard) -> tuple[str, str] | None:
     return None
 
 
-def _activations_refused_here(partial: PartialPlan) -> tuple[str, str] | None:
+def _why_not_on_cards(partial: PartialPlan) -> tuple[str, str] | None:
     """The fact and the remedy, if cards or the engine prevent int8 activations."""
     if not partial.cuda:
         return "the engine is a CPU build", ""
     card = first_outside(partial.cards, TURING, HOPPER)
     if card:
         hopper = first_of(partial.cards, HOPPER[0])
-        why = (
+        reason = (
             "where vLLM prefers another kernel"
             if card == hopper
             else "on which they were never tried"
         )
-        return f"{card}, {why}", ""
+        return f"{card}, {reason}", ""
     return None
 
 
-def _scales_refused(partial: PartialPlan) -> tuple[str, str] | None:
+def _why_not_scales(partial: PartialPlan) -> tuple[str, str] | None:
     """The fact and the remedy, if scales of the weights prevent int8 activations."""
     if partial.model.negative_scale:
         return (
@@ -165,7 +165,7 @@ ACTIVATIONS = Int8Goal(
     key="activations",
     variable=MARLIN_INPUT,
     purpose="use int8 activations",
-    find_refusal=_activations_refused,
+    find_refusal=_why_no_activations,
     why_half=lambda partial: (
         "half: on an H200 int8 read prompts 1.01 to 1.17 times as fast, took 2 to 3 times as long"
         " for a few tokens without graphs, and erred by 9 to 12 % where single channels stand out,"
@@ -174,7 +174,7 @@ ACTIVATIONS = Int8Goal(
 )
 
 
-def _head_refused_here(partial: PartialPlan) -> tuple[str, str] | None:
+def _why_no_head_here(partial: PartialPlan) -> tuple[str, str] | None:
     """The fact and the remedy, if cards or the engine prevent an int8 head."""
     engine, env = partial.engine, dict(partial.config.engine.env)
     if not partial.cuda:
@@ -184,17 +184,17 @@ def _head_refused_here(partial: PartialPlan) -> tuple[str, str] | None:
         return f"its kernel is for SM75, and GPU {others[0].index} is not", ""
     if not engine.plugin:
         return "caovan's kernels are not installed in the engine", "install them"
-    if not kernels_wanted(partial):
+    if not allows_kernels(partial):
         return "caovan's kernels are switched off", "switch them on"
     if engine.library_problem:
         return f"the kernels cannot be loaded: {engine.library_problem}", ""
     if engine.lm_head != "pass":
-        why = engine.lm_head.removeprefix("fail: ") or "it could not be probed"
-        return f"the plugin does not support how this vLLM computes logits ({why})", ""
+        reason = engine.lm_head.removeprefix("fail: ") or "it could not be probed"
+        return f"the plugin does not support how this vLLM computes logits ({reason})", ""
     return None
 
 
-def _head_refused_by_model(partial: PartialPlan) -> tuple[str, str] | None:
+def _why_no_head(partial: PartialPlan) -> tuple[str, str] | None:
     """The fact and the remedy, if the model or the way it is loaded prevents an int8 head."""
     model, verbatim = partial.model, partial.verbatim
     if not model.architecture:
@@ -223,7 +223,7 @@ HEAD = Int8Goal(
     key="lm_head",
     variable=LM_HEAD,
     purpose="use an int8 lm_head",
-    find_refusal=lambda partial: _head_refused_here(partial) or _head_refused_by_model(partial),
+    find_refusal=lambda partial: _why_no_head_here(partial) or _why_no_head(partial),
     why_half=lambda partial: (
         f'half: [policy] lm_head = "int8" {_saved(partial)}, but moves logits by 1 to 7 %, which'
         " was not measured on real models"

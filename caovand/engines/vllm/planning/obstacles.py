@@ -1,18 +1,14 @@
-"""What cannot run with the planned value of a flag: one function for each flag that has obstacles.
+"""Obstacles to the planned value of a flag: one function for each flag that has any.
 
-They find contradictions with machine, model or another flag, whatever the memory.
+They find contradictions with the machine, the model or another flag, whatever the memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
-from caovand.core.facts.inventory import Gpu, Inventory
-from caovand.core.plan import Plan
 from caovand.core.problem import Problem
-from caovand.engines.vllm.flags.spelling import beyond_limit, count
-from caovand.engines.vllm.machine import stored_weights, tiles
+from caovand.engines.vllm.flags.spelling import beyond_limit
 from caovand.engines.vllm.machine.attention import (
     SHARED_ON_TURING,
     attends_as_encoder,
@@ -29,56 +25,44 @@ from caovand.engines.vllm.machine.capabilities import (
     EXCLUSIVE,
     HALF,
     MIN_CAPABILITY,
+    PADDING_REMEDY,
+    SHORT_SIDE,
     WITHOUT_HALF,
+    float_weights,
     lacks_bfloat16,
-    method,
-    oldest_without,
-    refused_type,
+    never_runs,
+    not_whole_tiles,
+    only_in_half,
+    order_problem,
+    quantization_method,
+    tower_lacks_tiles,
+    type_problem,
     type_without_bfloat16,
+    weights_problems,
 )
-from caovand.engines.vllm.machine.first_card import float_weights, misplaced, never_runs
 from caovand.engines.vllm.machine.ranks import (
     cards_lacking,
-    indivisible,
     replicas,
+    shape_problem,
     shards_whole_experts,
     split_for,
 )
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 from caovand.engines.vllm.memory.settings import gpus_of
 from caovand.engines.vllm.planning import parallel
+from caovand.engines.vllm.planning.partial_plan import PlanOnCards
 
 
-@dataclass(frozen=True)
-class PlanOnCards:
-    """A plan on its cards."""
-
-    plan: Plan
-    inventory: Inventory
-    gpus: tuple[Gpu, ...]
-
-    @property
-    def quantization(self) -> str:
-        """The weights' quantisation, in the checkpoint or at load."""
-        return str(self.inventory.model.quantization or self.plan.value("quantization") or "")
-
-    @property
-    def tiled(self) -> bool:
-        """Whether the weights must be whole tiles of Marlin on every rank."""
-        asked, engine = str(self.plan.value("quantization") or ""), self.inventory.engine
-        return tiles.needs_whole(self.inventory.model, asked, self.gpus, engine)
-
-    def first(self, below: tuple[int, int]) -> str:
-        """Description of the first card older than this; empty if there is none."""
-        return oldest_without(self.gpus, below)
+def _if_any(problem: Problem | None) -> Iterator[Problem]:
+    return iter([problem] if problem else [])
 
 
 def cards(placed: PlanOnCards) -> Iterator[Problem]:
-    size = count(placed.plan.value("tensor_parallel_size")) or 1
+    size = placed.count("tensor_parallel_size") or 1
     wanted = cards_lacking(size, placed.plan.values, len(placed.gpus))
     if wanted and placed.gpus:
-        model, values = placed.inventory.model, placed.plan.values
-        fits = split_for(model, values, len(placed.gpus), tiled=placed.tiled)
+        model, values = placed.model, placed.plan.values
+        fits = split_for(model, values, len(placed.gpus), whole_tiles=placed.whole_tiles)
         fewer = " and fewer stages or replicas" if wanted > size else ""
         yield Problem(
             f"use {wanted} GPUs",
@@ -88,11 +72,11 @@ def cards(placed: PlanOnCards) -> Iterator[Problem]:
 
 
 def split(placed: PlanOnCards) -> Iterator[Problem]:
-    size = count(placed.plan.value("tensor_parallel_size")) or 1
+    size = placed.count("tensor_parallel_size") or 1
     whole = shards_whole_experts(placed.plan.values)
-    why = indivisible(placed.inventory.model, size, whole_experts=whole, tiled=placed.tiled)
-    if why:
-        yield why
+    problem = shape_problem(placed.model, size, whole_experts=whole, whole_tiles=placed.whole_tiles)
+    if problem:
+        yield problem
 
 
 def order(placed: PlanOnCards) -> Iterator[Problem]:
@@ -104,37 +88,34 @@ def order(placed: PlanOnCards) -> Iterator[Problem]:
         return
     gpus = gpus_of(placed.plan, placed.inventory)
     asked = str(placed.plan.value("quantization") or "")
-    weights = float_weights(placed.inventory.model, asked)
-    why = misplaced(gpus, weights, "") if never_runs(gpus, weights) else None
-    if why:
-        yield why
+    weights = float_weights(placed.model, asked)
+    if never_runs(gpus, weights):
+        yield from _if_any(order_problem(gpus, weights, ""))
 
 
 def stages(placed: PlanOnCards) -> Iterator[Problem]:
-    why = parallel.refusal(placed.plan.values, placed.plan.variables, placed.inventory)
-    if why:
-        yield why
+    yield from _if_any(
+        parallel.stages_problem(placed.plan.values, placed.plan.variables, placed.inventory)
+    )
 
 
 def dtype(placed: PlanOnCards) -> Iterator[Problem]:
-    model = placed.inventory.model
+    model = placed.model
     asked = str(placed.plan.value("dtype")).removeprefix("torch.")
     old = lacks_bfloat16(placed.gpus, asked)
     if old:
         other = type_without_bfloat16(model)
         yield Problem("use --dtype bfloat16", f"{old}, which has none", f"use --dtype {other}")
     if placed.gpus:
-        why = refused_type(model, placed.quantization, asked, placed.first(AMPERE))
-        if why:
-            yield why
-    half = stored_weights.only_in_half(model, placed.inventory.engine)
+        yield from _if_any(type_problem(model, placed.quantization, asked, placed.first(AMPERE)))
+    half = only_in_half(model, placed.inventory.engine)
     typed = model.dtype if asked in ("None", "auto") else asked
     if half and typed not in HALF:
         yield Problem(f"use --dtype {typed}", half, "use --dtype half")
 
 
 def uncompiled(placed: PlanOnCards) -> Iterator[Problem]:
-    stages = count(placed.plan.value("pipeline_parallel_size")) or 1
+    stages = placed.count("pipeline_parallel_size") or 1
     if placed.plan.device != "cpu" or stages == 1:
         return
     typed = placed.plan.value("compilation_config")
@@ -154,7 +135,7 @@ def uncompiled(placed: PlanOnCards) -> Iterator[Problem]:
 
 
 def quantisation(placed: PlanOnCards) -> Iterator[Problem]:
-    asked = method(str(placed.plan.value("quantization") or placed.quantization))
+    asked = quantization_method(str(placed.plan.value("quantization") or placed.quantization))
     if asked != placed.quantization and {asked, placed.quantization} <= EXCLUSIVE:
         yield Problem(
             f"read {placed.quantization} weights as {asked}",
@@ -162,16 +143,16 @@ def quantisation(placed: PlanOnCards) -> Iterator[Problem]:
             "remove --quantization",
         )
     if asked == placed.quantization:
-        yield from stored_weights.refused(
-            placed.inventory.model, placed.inventory.engine, cards=placed.plan.device != "cpu"
+        yield from weights_problems(
+            placed.model, placed.inventory.engine, cards=placed.plan.device != "cpu"
         )
-    seeing = not placed.plan.value("language_model_only") and placed.inventory.model.vision
-    rounds = placed.plan.value("quantization") and not placed.inventory.model.quantization
-    if rounds and seeing and placed.tiled and tiles.tower_breaks(placed.inventory.model):
+    seeing = not placed.plan.value("language_model_only") and placed.model.vision
+    rounds = placed.plan.value("quantization") and not placed.model.quantization
+    if rounds and seeing and placed.whole_tiles and tower_lacks_tiles(placed.model):
         yield Problem(
             "quantise the vision tower while it loads",
-            f"the rows of its MLP are {tiles.lacks(tiles.SHORT)}",
-            f"use --language-model-only, or {tiles.REMEDY}",
+            f"the rows of its MLP are {not_whole_tiles(SHORT_SIDE)}",
+            f"use --language-model-only, or {PADDING_REMEDY}",
         )
     least = MIN_CAPABILITY.get(placed.quantization, (0, 0))
     old = placed.first(least)
@@ -188,7 +169,7 @@ def quantisation(placed: PlanOnCards) -> Iterator[Problem]:
 
 
 def length(placed: PlanOnCards) -> Iterator[Problem]:
-    asked, model = count(placed.plan.value("max_model_len")), placed.inventory.model
+    asked, model = placed.count("max_model_len"), placed.model
     if asked and beyond_limit(model, asked, placed.plan.values, placed.plan.variables):
         yield Problem(
             f"serve a context of {asked} tokens",
@@ -213,7 +194,7 @@ def check_attention_backend(placed: PlanOnCards) -> Iterator[Problem]:
     if old and backend.startswith("FLASH_ATTN"):
         fact = f"{old}, and it needs SM80"
         yield Problem(f"use {backend}", fact, "remove --attention-backend")
-    model, plugin = placed.inventory.model, "CAOVAN_KERNELS" not in plan.env
+    model, plugin = placed.model, "CAOVAN_KERNELS" not in plan.env
     refusal = flashinfer_refusal(model, engine, str(plan.value("dtype") or ""), plugin, plan.env)
     # An unknown width may work; a kernel that nvcc would have to build is a warning, for nvcc may
     # still be found.
@@ -237,7 +218,7 @@ def check_attention_backend(placed: PlanOnCards) -> Iterator[Problem]:
 
 def shared_memory(placed: PlanOnCards) -> Iterator[Problem]:
     """Heads too wide for Triton's attention on Turing: the first prompt would end the engine."""
-    plan, model, old = placed.plan, placed.inventory.model, placed.first(AMPERE)
+    plan, model, old = placed.plan, placed.model, placed.first(AMPERE)
     backend = str(plan.value("attention_backend") or backend_in(plan.value("attention_config")))
     if not old or backend.upper() not in ("", "TRITON_ATTN"):
         return
@@ -286,17 +267,14 @@ def cache_type(placed: PlanOnCards) -> Iterator[Problem]:
 
 
 def step(placed: PlanOnCards) -> Iterator[Problem]:
-    batch, sequences = (
-        count(placed.plan.value("max_num_batched_tokens")),
-        count(placed.plan.value("max_num_seqs")),
-    )
+    batch, sequences = placed.count("max_num_batched_tokens"), placed.count("max_num_seqs")
     if batch and sequences and sequences > batch:
         yield Problem(
             f"decode {sequences} sequences in steps of {batch} tokens",
             "each takes at least one",
             f"use --max-num-seqs {batch} or less",
         )
-    model, plan = placed.inventory.model, placed.plan
+    model, plan = placed.model, placed.plan
     images = model.vision and not plan.value("language_model_only")
     item = undivided_tokens(model, vision=images)
     if batch and batch < item and plan.value("limit_mm_per_prompt") is None:
@@ -306,14 +284,14 @@ def step(placed: PlanOnCards) -> Iterator[Problem]:
             f"use --max-num-batched-tokens {item} or more"
             + (", or --language-model-only" if images else ""),
         )
-    context = count(placed.plan.value("max_model_len"))
+    context = placed.count("max_model_len")
     if placed.plan.value("enable_chunked_prefill") is False and batch and (context or 0) > batch:
         yield Problem(
             f"read a prompt of {context} tokens in one step of {batch}",
             "chunked prefill is off",
             f"use --max-num-batched-tokens {context}, or remove --no-enable-chunked-prefill",
         )
-    elif placed.inventory.model.one_step and batch and (context or 0) > batch:
+    elif placed.model.one_step and batch and (context or 0) > batch:
         yield Problem(
             f"read a text of {context} tokens in one step of {batch}",
             "the model needs a whole text in a step",
@@ -322,11 +300,9 @@ def step(placed: PlanOnCards) -> Iterator[Problem]:
 
 
 def states(placed: PlanOnCards) -> Iterator[Problem]:
-    size, off = (
-        count(placed.plan.value("mamba_block_size")),
-        placed.plan.value("enable_prefix_caching") is False,
-    )
-    if size and size != count(placed.plan.value("max_model_len")) and off:
+    size = placed.count("mamba_block_size")
+    off = placed.plan.value("enable_prefix_caching") is False
+    if size and size != placed.count("max_model_len") and off:
         yield Problem(
             f"keep states every {size} tokens",
             "vLLM accepts --mamba-block-size only with --enable-prefix-caching, which is off",
@@ -335,7 +311,7 @@ def states(placed: PlanOnCards) -> Iterator[Problem]:
 
 
 def matches(placed: PlanOnCards) -> Iterator[Problem]:
-    unit, model = placed.plan.value("prefix_match_unit"), placed.inventory.model
+    unit, model = placed.plan.value("prefix_match_unit"), placed.model
     if unit and len(set(model.cached_layers)) == 1:
         yield Problem(
             f"match prompts every {unit} tokens",

@@ -21,9 +21,9 @@ from caovand.engines.vllm.machine.ranks import (
     PIPELINE,
     REPLICAS,
     TENSOR,
-    alike,
-    indivisible,
+    are_alike,
     ranks_here,
+    shape_problem,
     shards_whole_experts,
 )
 from caovand.engines.vllm.memory.candidate import Candidate
@@ -51,7 +51,7 @@ DRAFTS_OVER_STAGES = frozenset({
 })  # fmt: skip
 
 
-def refusal(
+def stages_problem(
     values: Mapping[str, Any], env: Mapping[str, Any], machine: Inventory
 ) -> Problem | None:
     """Why vLLM does not serve the model in these stages; None if it does, or without stages."""
@@ -65,19 +65,19 @@ def refusal(
     layers = len(model.layer_types)
     if stages > layers:
         return Problem(cannot, f"it has {layers} layers", "use fewer stages")
-    found = dealt_layers(values, env, layers)
-    if not found:
+    dealt = dealt_layers(values, env, layers)
+    if not dealt:
         fact = f"{PARTITION} is {env.get(PARTITION)}, and the model has {layers} layers"
         remedy = f"use {stages} numbers whose sum is {layers}, or remove it from [engine] env"
         return Problem(cannot, fact, remedy)
-    if not has_anchors(found, anchors(model)):
-        shown = ",".join(map(str, found))
+    if not has_anchors(dealt, anchors(model)):
+        shown = ",".join(map(str, dealt))
         fact = f"with {shown} layers one of them has no attention layer, which vLLM 0.32 refuses"
         return Problem(cannot, fact, f"use fewer stages, or deal them by {PARTITION}")
     return None
 
 
-def drafts_refused(values: Mapping[str, Any], machine: Inventory) -> str:
+def why_stages_refuse_drafts(values: Mapping[str, Any], machine: Inventory) -> str:
     """Why MTP does not draft over these stages; empty if it does, or without stages."""
     if (count(values.get(PIPELINE)) or 1) == 1:
         return ""
@@ -97,26 +97,26 @@ def drafts_refused(values: Mapping[str, Any], machine: Inventory) -> str:
 
 def tensor_parallel_size(partial: PartialPlan) -> Setting | None:
     """The split inside each node, or over all of them if their link is fast enough."""
-    found = devices.tensor_parallel_in_node(partial)
-    spans = _spans(partial, found)
-    if not found or not spans or not spans[0]:
-        return found
-    return policy(found.value * (1 + len(partial.inventory.others)), spans[1])
+    inside = devices.tensor_parallel_in_node(partial)
+    spans = _compare_spanning(partial, inside)
+    if not inside or not spans or not spans[0]:
+        return inside
+    return policy(inside.value * (1 + len(partial.inventory.others)), spans[1])
 
 
 def pipeline_parallel_size(partial: PartialPlan) -> Setting | None:
     """A stage on each of several nodes, unless the split spans them all. Raises Unplannable."""
     if not partial.cuda:
         return _stages_without_cards(partial)
-    if typed := _inside(partial):
+    if typed := _stages_by_node(partial):
         return typed
     if (split := partial.trial.split) and split.stages > 1:
         return policy(split.stages, _why_staged(partial))
-    spans = _spans(partial, devices.tensor_parallel_in_node(partial))
+    spans = _compare_spanning(partial, devices.tensor_parallel_in_node(partial))
     if spans is None or spans[0]:
         return None
     nodes = 1 + len(partial.inventory.others)
-    refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
+    refused = stages_problem({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
     if refused:
         raise Unplannable(f"cannot plan for {nodes} nodes: {refused}")
     return policy(nodes, f"one stage on each of {nodes} nodes, [cluster]: {spans[1]}")
@@ -125,26 +125,28 @@ def pipeline_parallel_size(partial: PartialPlan) -> Setting | None:
 def _why_staged(partial: PartialPlan) -> str:
     """Why the cards of one node are the stages of a pipeline."""
     cards, whole = len(partial.gpus), shards_whole_experts(partial.verbatim)
-    if not all(alike(partial.gpus[0], gpu) for gpu in partial.gpus):
+    if not all(are_alike(partial.gpus[0], gpu) for gpu in partial.gpus):
         return "the cards differ, and each stage has as many layers as its own hold"
-    problem = indivisible(partial.model, cards, whole_experts=whole, tiled=partial.tiled)
+    problem = shape_problem(
+        partial.model, cards, whole_experts=whole, whole_tiles=partial.whole_tiles
+    )
     return f"{cards} cards hold more than fewer would{f': {problem.fact}' if problem else ''}"
 
 
-def _inside(partial: PartialPlan) -> Setting | None:
+def _stages_by_node(partial: PartialPlan) -> Setting | None:
     """A stage on each node, if a configured split has room inside one: over their link it would use
     one card of each, and leave the others idle."""
     nodes, size = 1 + len(partial.inventory.others), count(partial.verbatim.get(TENSOR)) or 0
     fits = 0 < size <= _cards_each(partial)
     if nodes == 1 or not fits or {PIPELINE, REPLICAS} & partial.verbatim.keys():
         return None
-    refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
+    refused = stages_problem({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
     if refused and size % nodes:
         raise Unplannable(f"cannot plan for {nodes} nodes: {refused}")
     if refused:
         return None
-    why = f"{option(TENSOR)} {size} fits into each of them"
-    return policy(nodes, f"one stage on each of {nodes} nodes, [cluster]: {why}")
+    reason = f"{option(TENSOR)} {size} fits into each of them"
+    return policy(nodes, f"one stage on each of {nodes} nodes, [cluster]: {reason}")
 
 
 def _cards_each(partial: PartialPlan) -> int:
@@ -159,11 +161,11 @@ def idle_cards(partial: PartialPlan) -> list[str]:
     here = ranks_here(partial.values, nodes)
     if nodes == 1 or not here < size or here >= (each := _cards_each(partial)):
         return []
-    refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
-    text = f"{option(TENSOR)} {size} goes over {nodes} nodes: {here} of {each} cards of each serve"
+    refused = stages_problem({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
+    fact = f"{option(TENSOR)} {size} goes over {nodes} nodes: {here} of {each} cards of each serve"
     if refused:
-        return [f"{text}, as {refused.fact}; use {each * nodes}, or remove it"]
-    return [f"{text}; use {option(PIPELINE)} {nodes}, or remove both"]
+        return [f"{fact}, as {refused.fact}; use {each * nodes}, or remove it"]
+    return [f"{fact}; use {option(PIPELINE)} {nodes}, or remove both"]
 
 
 def _stages_without_cards(partial: PartialPlan) -> Setting | None:
@@ -172,26 +174,26 @@ def _stages_without_cards(partial: PartialPlan) -> Setting | None:
     nodes = 1 + len(partial.inventory.others)
     if nodes == 1 or {TENSOR, PIPELINE} & partial.verbatim.keys():
         return None
-    problem, refused = _alone_in_a_node(partial, nodes)
+    problem, refused = _lone_rank_problems(partial, nodes)
     if problem is None:
         return None
     if refused is None:
         return policy(nodes, f"one stage on each of {nodes} nodes, [cluster]: {problem.fact}")
-    fits = next(n for n in range(nodes - 1, 0, -1) if None in _alone_in_a_node(partial, n))
+    fits = next(n for n in range(nodes - 1, 0, -1) if None in _lone_rank_problems(partial, n))
     remedy = f"set nodes = {fits} in [cluster]" if fits > 1 else "serve it on one machine"
     raise Unplannable(
         f"cannot plan for {nodes} nodes: {problem.fact}, and in stages {refused.fact}; {remedy}"
     )
 
 
-def _alone_in_a_node(partial: PartialPlan, nodes: int) -> tuple[Problem | None, Problem | None]:
+def _lone_rank_problems(partial: PartialPlan, nodes: int) -> tuple[Problem | None, Problem | None]:
     """Why ranks that are alone in their nodes cannot split the model, nor be its stages."""
     whole = shards_whole_experts(partial.verbatim)
-    refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
-    return indivisible(partial.model, nodes, whole_experts=whole), refused
+    refused = stages_problem({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
+    return shape_problem(partial.model, nodes, whole_experts=whole), refused
 
 
-def _spans(partial: PartialPlan, inside: Setting | None) -> tuple[bool, str] | None:
+def _compare_spanning(partial: PartialPlan, inside: Setting | None) -> tuple[bool, str] | None:
     """Whether tensor parallelism spans the nodes, and why; None for a single node, or if the
     operator configured a split."""
     machine, verbatim = partial.inventory, partial.verbatim
@@ -207,8 +209,10 @@ def _spans(partial: PartialPlan, inside: Setting | None) -> tuple[bool, str] | N
         return False, "[policy] tensor_parallel_size is the split inside each node"
     whole = shards_whole_experts(verbatim)
     ranks = nodes * each
-    problem = indivisible(partial.model, ranks, whole_experts=whole, tiled=partial.tiled)
-    refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), machine)
+    problem = shape_problem(
+        partial.model, ranks, whole_experts=whole, whole_tiles=partial.whole_tiles
+    )
+    refused = stages_problem({PIPELINE: nodes}, dict(partial.config.engine.env), machine)
     if refused and not problem:
         return True, f"tensor parallel over {nodes} nodes, [cluster]: {refused.fact}"
     gpus_by_node = [partial.gpus, *(node.gpus for node in machine.others)]
@@ -217,23 +221,26 @@ def _spans(partial: PartialPlan, inside: Setting | None) -> tuple[bool, str] | N
         return False, "the speed of their link is unknown, and stages need the least of it"
     if not cards or not partial.model.architecture:
         return False, "stages need the least of their link, and nothing is known of the model"
-    if not all(alike(cards[0], gpu) for gpu in cards) or len(cards) < nodes * each:
+    if not all(are_alike(cards[0], gpu) for gpu in cards) or len(cards) < nodes * each:
         return False, "their cards differ, and tensor parallel takes memory evenly"
     if problem:
         return False, problem.fact
     speeds = [sum(card_speed(gpu).gb_s for gpu in gpus[:each]) * 1e9 for gpus in gpus_by_node]
     speeds = [speed * BANDWIDTH_REACHED for speed in speeds]
-    faster, why = compare_tensor_parallel(_work(partial), machine.link, speeds)
-    return faster, f"tensor parallel over {nodes} nodes, [cluster]: {why}" if faster else why
+    faster, reason = compare_tensor_parallel(_token_work(partial), machine.link, speeds)
+    return faster, f"tensor parallel over {nodes} nodes, [cluster]: {reason}" if faster else reason
 
 
-def _work(partial: PartialPlan) -> TokenWork:
+def _token_work(partial: PartialPlan) -> TokenWork:
     """The work of one token of the usual request."""
     model, usual = partial.model, WORKLOADS[partial.config.policy.workload]
     parts = {"layers": 1.0, "experts": experts_read(model, 1), "head": 1.0}
     if not model.size("head"):
         parts["embedding"] = 1.0
-    read = sum(of_rank(one.size, one, model, 1) * parts.get(one.part, 0.0) for one in model.weights)
+    read = sum(
+        of_rank(tensor.size, tensor, model, 1) * parts.get(tensor.part, 0.0)
+        for tensor in model.weights
+    )
     return TokenWork(
         hidden=model.hidden_size,
         layers=len(model.layer_types),
@@ -248,7 +255,7 @@ def _work(partial: PartialPlan) -> TokenWork:
 
 def layer_partition(partial: PartialPlan) -> Setting | None:
     """The variable that assigns the layers, if vLLM's own rule is not the best."""
-    candidate = partial.choice.candidate if partial.choice and not partial.unweighed else None
+    candidate = partial.choice.candidate if partial.choice and not partial.why_unmodelled else None
     if candidate is None or not candidate.stages or PARTITION in dict(partial.config.engine.env):
         return None
     own = own_partition(len(partial.model.layer_types), len(candidate.stages))
@@ -265,14 +272,16 @@ def _why_dealt(partial: PartialPlan, candidate: Candidate, own: tuple[int, ...])
         f"{count} on {gpus[0].name} of {gpus[0].total_mib / 1024:.0f} GiB"
         for count, gpus in zip(candidate.stages, stages.gpus, strict=True)
     )
-    tokens = [estimate(partial.model, one, partial.cards).kv_tokens for one in (candidate, by_rule)]
+    tokens = [
+        estimate(partial.model, each, partial.cards).kv_tokens for each in (candidate, by_rule)
+    ]
     dealt = f"layers dealt by the cards, {cards}"
     if tokens[0] > tokens[1]:
         rule_tokens = f"{tokens[1]}" if tokens[1] > 0 else "none"
         rule = f"vLLM's own rule ({_comma_separated(own)})"
         return f"{dealt}: the cache holds {tokens[0]} tokens, by {rule} {rule_tokens}"
     slow = [
-        max(stages.seconds(*one) for one in spans(counts)) * 1e3
+        max(stages.seconds(*each) for each in spans(counts)) * 1e3
         for counts in (candidate.stages, own)
     ]
     return (

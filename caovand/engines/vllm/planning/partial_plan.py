@@ -1,4 +1,4 @@
-"""A plan in the making, which the policy's rules read."""
+"""A plan in the making, which the policy's rules read, and a finished one, which obstacles read."""
 
 from __future__ import annotations
 
@@ -10,22 +10,17 @@ from typing import Any
 from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.model_task import ModelTask
-from caovand.core.plan import Origin, Setting, is_lookup
-from caovand.engines.vllm import releases
+from caovand.core.plan import Origin, Plan, Setting
 from caovand.engines.vllm.flags import command_line
-from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT, whole_number
-from caovand.engines.vllm.machine import tiles
-from caovand.engines.vllm.machine.capabilities import TURING
-from caovand.engines.vllm.machine.ranks import PIPELINE, Split, serving
+from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT, count, whole_number
+from caovand.engines.vllm.machine.capabilities import TURING, needs_whole_tiles, oldest_without
+from caovand.engines.vllm.machine.ranks import PIPELINE, Split, serving_cards
 from caovand.engines.vllm.sizing.space import Choice, Space
-
-PLUGINS, PLUGIN = "VLLM_PLUGINS", "caovan_vllm_sm75_turbo3"
-"""The variable that lists the plugins to load (all, if it is not set), and the name of ours."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What the search tries in place of the rules' own choices; each default leaves one to them.
+    """Values that are tried in place of the rules' own choices; each default leaves one to them.
 
     `split` is over the plan's cards, `depth` the drafting depth, `cache` the cache's type. `half`
     tries float16 where the rules prefer float32; without `prefixes` nothing is kept of earlier
@@ -50,7 +45,7 @@ class PartialPlan:
     `cards` the cards of all nodes.
 
     `trial` is what the search tries instead of the rules' own choices. `choice` is set once the
-    cards are sized, and `space` if it is the best of one; `unweighed` says why its context is
+    cards are sized, and `space` if it is the best of one; `why_unmodelled` says why its context is
     unknown, for example because the weights on a card are. `plugins` names those that vLLM may
     load; None is all. `task` is the model's task by the verbatim flags.
     """
@@ -67,7 +62,7 @@ class PartialPlan:
     trial: Trial = RULES_ALONE
     space: Space | None = None
     choice: Choice | None = None
-    unweighed: str = ""
+    why_unmodelled: str = ""
     weights_unknown: bool = False
     task: ModelTask = "generate"
 
@@ -100,7 +95,7 @@ class PartialPlan:
     @property
     def cards(self) -> tuple[Gpu, ...]:
         """The cards of all nodes, by rank; the split must be decided."""
-        return tuple(gpu for _, gpu in serving(self.gpus, self.inventory.others, self.values))
+        return tuple(gpu for _, gpu in serving_cards(self.gpus, self.inventory.others, self.values))
 
     @property
     def turing(self) -> bool:
@@ -108,11 +103,11 @@ class PartialPlan:
         return any(gpu.compute_capability == TURING for gpu in self.cards)
 
     @property
-    def tiled(self) -> bool:
+    def whole_tiles(self) -> bool:
         """Whether the weights must be whole tiles of Marlin on every rank."""
         cards = (*self.gpus, *(gpu for node in self.inventory.others for gpu in node.gpus))
         asked = str(self.values.get("quantization") or "")
-        return self.cuda and tiles.needs_whole(self.model, asked, cards, self.engine)
+        return self.cuda and needs_whole_tiles(self.model, asked, cards, self.engine)
 
     @property
     def memory_variables(self) -> dict[str, str]:
@@ -140,33 +135,6 @@ class PartialPlan:
         return max(whole_number(depth) or 0, 0)
 
     @property
-    def drafts_spoil_states(self) -> bool:
-        """Whether requests that draft may continue from wrong states, as `DRAFTS_KEEP_STATES` says.
-
-        A verbatim flag may leave the depth to vLLM, and a model that is not here yet may be a
-        hybrid.
-        """
-        config = self.value("speculative_config")
-        if not isinstance(config, Mapping) or is_lookup(config.get("method")):
-            return False
-        own_head = str(config.get("method")).endswith("mtp") and not config.get("model")
-        return self._needs_fixes and not (own_head and self._has_fixes)
-
-    @property
-    def drafts_would_spoil_states(self) -> bool:
-        """Whether drafting with its own head would spoil this model's states in this engine."""
-        return self._needs_fixes and not self._has_fixes
-
-    @property
-    def fixes_keep_states(self) -> bool:
-        """Whether this model drafts, and only the plugin keeps the states it continues from right.
-
-        The plugin fixes vLLM's errors at block borders, so only with a prefix cache.
-        """
-        drafts = isinstance(self.value("speculative_config"), Mapping)
-        return drafts and self._needs_fixes and self._has_fixes and not self.drafts_spoil_states
-
-    @property
     def stages(self) -> int:
         """The number of pipeline stages."""
         return self.count(PIPELINE)
@@ -179,32 +147,52 @@ class PartialPlan:
         """
         return not self.cuda and self.stages > 1 and "enforce_eager" not in self.verbatim
 
-    @property
-    def _needs_fixes(self) -> bool:
-        old = self.engine.release < releases.DRAFTS_KEEP_STATES
-        hybrid = self.model.hybrid or not self.model.architecture
-        return self.cuda and hybrid and old
-
-    @property
-    def _has_fixes(self) -> bool:
-        return not self.why_unfixed
-
-    @property
-    def why_unfixed(self) -> str:
-        """Why the plugin's fixes are not active, or not proven to be; empty if they are."""
-        if not self.engine.plugin:
-            return "the plugin that fixes it is not installed (package caovan-kernels)"
-        if self.engine.states != "pass":
-            why = self.engine.states.removeprefix("fail: ") or "the plugin could not be probed"
-            return f"the plugin's fixes do not fit this engine: {why}"
-        if self.plugins is not None and PLUGIN not in self.plugins.split(","):
-            return f"{PLUGINS} leaves out the plugin that fixes it"
-        if not self.model.linear or self.stages > 1:
-            return "the plugin's fixes are not proven for this kind of model or for pipeline stages"
-        return ""
-
     def pinned(self, name: str) -> bool:
         return self.config.policy.strict or name in self.config.policy.pinned
+
+
+@dataclass(frozen=True)
+class PlanOnCards:
+    """A plan on its cards."""
+
+    plan: Plan
+    inventory: Inventory
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def model(self) -> ModelCard:
+        return self.inventory.model
+
+    def count(self, name: str) -> int | None:
+        """The setting as a count of one or more; None for what leaves the choice to vLLM."""
+        return count(self.plan.value(name))
+
+    @property
+    def quantization(self) -> str:
+        """The weights' quantisation, in the checkpoint or at load."""
+        return str(self.model.quantization or self.plan.value("quantization") or "")
+
+    @property
+    def whole_tiles(self) -> bool:
+        """Whether the weights must be whole tiles of Marlin on every rank."""
+        asked, engine = str(self.plan.value("quantization") or ""), self.inventory.engine
+        return needs_whole_tiles(self.model, asked, self.gpus, engine)
+
+    def first(self, below: tuple[int, int]) -> str:
+        """Description of the first card older than this; empty if there is none."""
+        return oldest_without(self.gpus, below)
+
+
+def chosen_by_policy(plan: Plan | PartialPlan, name: str) -> Any:
+    """The value of a setting that the policy chose; None if nothing or somebody else set it."""
+    setting = plan.settings.get(name)
+    return setting.value if setting and setting.origin == "policy" else None
+
+
+def offloaded_gib(plan: Plan | PartialPlan) -> float:
+    """GiB of each card's weights that the plan keeps in host memory."""
+    offload = plan.value("cpu_offload_gb")
+    return float(offload) if isinstance(offload, (int, float)) else 0.0
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -28,15 +28,16 @@ from caovand.engines.vllm.planning.advice import (
 )
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import all_without_other_processes, memory_holders
-from caovand.engines.vllm.planning.obstacles import PlanOnCards, shared_memory
-from caovand.engines.vllm.planning.replicas import idle_warnings
-from caovand.engines.vllm.planning.request import VllmRequest, answers_a_second, refuse_crawling
-from caovand.engines.vllm.planning.serving import prompt_warnings, refuse_deaf
+from caovand.engines.vllm.planning.obstacles import shared_memory
+from caovand.engines.vllm.planning.partial_plan import PlanOnCards, chosen_by_policy, offloaded_gib
+from caovand.engines.vllm.planning.request import VllmRequest, answer_tokens_s, refuse_crawling
+from caovand.engines.vllm.planning.serving import prompt_warnings, refuse_without_audio_decoder
+from caovand.engines.vllm.planning.trials import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
 
 GGUF_FILE = (
-    'take a GGUF file of it ([engine] kind = "llamacpp"): llama.cpp lets the processor compute with'
+    'take a GGUF file of it ([engine] kind = "llamacpp"): llama.cpp lets the CPU compute with'
     " weights in host memory"
 )
 
@@ -70,14 +71,14 @@ def refuse_wide_heads(plan: Plan, inventory: Inventory) -> None:
         )
 
 
-def _as_gguf(case: PlannedRequest) -> tuple[str, ...]:
+def _gguf_advice(case: PlannedRequest) -> tuple[str, ...]:
     """The advice to take a GGUF file instead of weights in host memory, if it answers faster."""
-    found = figures(case.inventory.model, case.gpus, case.inventory.host)
-    if found is None:
+    gguf = figures(case.inventory.model, case.gpus, case.inventory.host)
+    if gguf is None:
         return (GGUF_FILE,)
-    if case.chosen.generates and found.tokens_s <= answers_a_second(case.chosen, case.plan):
+    if case.chosen.generates and gguf.tokens_s <= answer_tokens_s(case.chosen, case.plan):
         return ()
-    return (f'take a GGUF file {found.text} ([engine] kind = "llamacpp")',)
+    return (f'take a GGUF file {gguf.text} ([engine] kind = "llamacpp")',)
 
 
 SHORT_CONTEXT = 8192
@@ -86,10 +87,8 @@ SHORT_CONTEXT = 8192
 
 def _is_short(plan: Plan, model: ModelCard) -> bool:
     """Whether the policy's context is far shorter than the model's."""
-    context = plan.settings.get("max_model_len")
-    if context is None or context.origin != "policy" or not isinstance(context.value, int):
-        return False
-    return context.value < min(SHORT_CONTEXT, model.max_model_len)
+    context = chosen_by_policy(plan, "max_model_len")
+    return isinstance(context, int) and context < min(SHORT_CONTEXT, model.max_model_len)
 
 
 def longest_context(config: Config, inventory: Inventory) -> int:
@@ -116,7 +115,7 @@ def make_plan(
     See `VllmRequest`.
     """
     refuse_gguf(inventory.model)
-    refuse_deaf(inventory)
+    refuse_without_audio_decoder(inventory)
     request = VllmRequest(config, inventory, mode, mode_origin, environ, remembered)
     chosen = request.decide()
     plan = request.write(chosen)
@@ -136,7 +135,7 @@ def make_plan(
     if memory.fits is False and not memory.conflicts:  # which have their own warnings
         have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
         short = f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
-        short = memory.lack or memory.no_room or short
+        short = memory.lack or memory.shortage or short
         warnings.append("; ".join((f"it does not fit: {short}", *advice[:2])))
     return replace(plan, advice=advice, warnings=tuple(warnings))
 
@@ -145,8 +144,8 @@ def _cost_of_weights(case: PlannedRequest) -> list[str]:
     """A warning about weights in host memory, or about those that leave a short context. Raises
     Unplannable if the engine would crawl."""
     plan, inventory, chosen = case.plan, case.inventory, case.chosen
-    offload = plan.value("cpu_offload_gb")
-    if case.gpus and isinstance(offload, (int, float)) and offload > 0:
+    offload = offloaded_gib(plan)
+    if case.gpus and offload > 0:
         cost = step_cost(offload, inventory.model, case.gpus, 1 + plan.mtp)
         ranks = whole_number(plan.value("tensor_parallel_size")) or 1
         pinned = pinned_gib(offload, inventory.model, ranks) * tensor_groups(plan.values)
@@ -154,8 +153,8 @@ def _cost_of_weights(case: PlannedRequest) -> list[str]:
         refuse_crawling(chosen, plan, remedies)
         offloaded = f"{offload:g} GiB of weights a card stay in host memory"
         if chosen.generates:
-            offloaded += f": about {answers_a_second(chosen, plan):.2g} tokens a second"
-        better = remedies or _as_gguf(case)
+            offloaded += f": about {answer_tokens_s(chosen, plan):.2g} tokens a second"
+        better = remedies or _gguf_advice(case)
         return ["; ".join((offloaded, *better, f"{cost}, and {pinned:.1f} GiB are pinned"))]
     short = case.memory.fits and _is_short(plan, inventory.model)
     fewer_bits = in_fewer_bits(case) if short else ""
@@ -165,19 +164,19 @@ def _cost_of_weights(case: PlannedRequest) -> list[str]:
 def _cost_of_others(case: PlannedRequest) -> list[str]:
     """A warning if other programs' memory shortens the context, or costs cards."""
     plan, inventory, others = case.plan, case.inventory, case.inventory.others
-    context = plan.settings.get("max_model_len")
+    context = chosen_by_policy(plan, "max_model_len")
     gpus, free = case.request.begin().gpus, all_without_other_processes(inventory)
     busy = without_other_processes(gpus) != gpus or free.others != others
-    if not context or context.origin != "policy" or not busy:
+    if not context or not busy:
         return []
     try:
         alone = case.request.lift({}, free).size()
     except Unplannable:
         return []
     lost, values = [], plan.values
-    longer = alone.choice.candidate.context if alone.choice and not alone.unweighed else 0
-    if isinstance(context.value, int) and longer > context.value:
-        lost.append(f"the context is {context.value} tokens instead of {longer}")
+    longer = alone.choice.candidate.context if alone.choice and not alone.why_unmodelled else 0
+    if isinstance(context, int) and longer > context:
+        lost.append(f"the context is {context} tokens instead of {longer}")
     used = len(cards_of_plan(plan, inventory))
     if len(alone.cards) > used:
         lost.append(f"{used} instead of {len(alone.cards)} cards serve the model")

@@ -9,7 +9,6 @@ from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting
 from caovand.core.problem import Problem
 from caovand.engines.common.tensors import breaks_in_8_bits
-from caovand.engines.vllm.machine import tiles
 from caovand.engines.vllm.machine.attention import (
     NO_NVCC,
     SM75_HEADS,
@@ -24,28 +23,28 @@ from caovand.engines.vllm.machine.attention import (
     flashinfer_refusal,
     lacks_toolkit,
     lacks_width,
+    plugin_attends,
     reads_latent_eight_bits,
     remedy,
-    sm75_acts,
     triton_refuses,
 )
 from caovand.engines.vllm.machine.capabilities import (
     ADA,
     BLACKWELL,
+    FP8_AT_LOAD,
     HALF,
     HOPPER,
+    needs_whole_tiles,
+    tower_lacks_tiles,
 )
-from caovand.engines.vllm.machine.ranks import PIPELINE, indivisible, shards_whole_experts
+from caovand.engines.vllm.machine.ranks import PIPELINE, shape_problem, shards_whole_experts
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, chosen_by_policy, policy
 
 EIGHT_BITS, FOUR_BITS = "fp8", "int4_per_token_head"
 """Cache types that are compared with the rules' own."""
 OWN_TYPE = "auto"
 """The model's own type, which is compared where the rules' own choice is 8 bits."""
-AT_LOAD = "fp8"
-"""The value of --quantization that quantises 16-bit weights layer by layer while they load: vLLM
-0.21 and 0.33 create each layer on the card only when it is its turn."""
 TRITON_MIN_WIDTH = 32
 UNCALIBRATED = (
     "8 bits have no calibrated scales: without them models kept 94 to 99 % of their scores in"
@@ -65,7 +64,7 @@ def cannot_build(partial: PartialPlan) -> bool:
 
 def flashinfer_supports(partial: PartialPlan) -> bool:
     """Whether FlashInfer's attention runs on these cards with this engine."""
-    return _why_not(partial) is None
+    return _flashinfer_refusal(partial) is None
 
 
 def attention(partial: PartialPlan) -> str:
@@ -97,11 +96,11 @@ def attention_backend(partial: PartialPlan) -> Setting | None:
         return policy(None, f"a {kind} cache has its own attention, which vLLM selects itself")
     if kind.endswith("per_token_head"):
         return policy("TRITON_ATTN", f"no other attention keeps a {kind} cache")
-    if _left_to_vllm(partial.model):
+    if _leaves_attention_to_vllm(partial.model):
         dtype = str(partial.value("dtype") or "")
         unfit = flashinfer_lacks(partial.model, dtype) or UNKNOWN_WIDTH
         return policy(None, f"{unfit}; vLLM itself selects another")
-    refusal = _why_not(partial)
+    refusal = _flashinfer_refusal(partial)
     if refusal is None:
         return policy("FLASHINFER", "the only attention that is fast on these cards, also with MTP")
     return policy("TRITON_ATTN", f"{refusal.why}; only Triton's attention is left")
@@ -124,11 +123,11 @@ def kv_cache_dtype_by_default(partial: PartialPlan) -> Setting | None:
         return policy(None, "nothing is generated: the cache holds a text only while it is read")
     if attention(partial) == "FLASHINFER":
         return policy("fp8", f"twice the context in the same memory; {UNCALIBRATED}")
-    if _left_to_vllm(partial.model):
+    if _leaves_attention_to_vllm(partial.model):
         return policy(None, "vLLM chooses the attention of this model, and its cache")
     if flashinfer_supports(partial):
-        why = "is configured, and it does not support an fp8 cache on these cards"
-        return policy(None, f"{attention(partial)} {why}")
+        unsupported = "is configured, and it does not support an fp8 cache on these cards"
+        return policy(None, f"{attention(partial)} {unsupported}")
     return policy(None, REFUSED)
 
 
@@ -142,16 +141,15 @@ def _reads_declared(partial: PartialPlan) -> bool:
     return not model.indexer and reads_latent_eight_bits(partial.cards)
 
 
-def refused_cache(partial: PartialPlan, kind: str) -> str:
+def why_cache_refused(partial: PartialPlan, kind: str) -> str:
     """Why the attention planned for these cards cannot keep this cache; empty if it can."""
-    planned = partial.settings.get("attention_backend")
-    ours = planned is not None and planned.origin == "policy" and planned.value == "TRITON_ATTN"
+    ours = chosen_by_policy(partial, "attention_backend") == "TRITON_ATTN"
     return REFUSED if partial.turing and ours and triton_refuses(kind, partial.engine) else ""
 
 
 def turing_warnings(partial: PartialPlan) -> list[str]:
     """Warnings about limits of this engine on these cards."""
-    refusal = _why_not(partial)
+    refusal = _flashinfer_refusal(partial)
     if not partial.turing or not partial.cuda or refusal is None:
         return []
     unbuilt = refusal.of == "toolchain"
@@ -166,13 +164,13 @@ def turing_warnings(partial: PartialPlan) -> list[str]:
     return [f"{lost}; {brings}" if unbuilt else lost]
 
 
-def _left_to_vllm(model: ModelCard) -> bool:
+def _leaves_attention_to_vllm(model: ModelCard) -> bool:
     """Whether neither FlashInfer nor Triton is known to serve the model."""
     heads = bool(model.latent) or lacks_width(model) or 0 < model.head_dim < TRITON_MIN_WIDTH
     return heads or attends_as_encoder(model)
 
 
-def _why_not(partial: PartialPlan) -> FlashInferRefusal | None:
+def _flashinfer_refusal(partial: PartialPlan) -> FlashInferRefusal | None:
     dtype, env = str(partial.value("dtype") or ""), dict(partial.config.engine.env)
     return flashinfer_refusal(
         partial.model, partial.engine, dtype, partial.config.engine.plugin, env
@@ -208,18 +206,39 @@ def uncompiled_warnings(partial: PartialPlan) -> list[str]:
     ]
 
 
-def may_store_in_eight_bits(partial: PartialPlan) -> bool:
-    """Whether an fp8 cache may be compared with the model's own; Turing has its own rule."""
+def smaller_cache(partial: PartialPlan) -> str:
+    """The cache type to compare with the rules' own; empty if there is none."""
+    policies, model = partial.config.policy, partial.model
     asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(partial.verbatim)
-    if asked or partial.config.policy.kv_cache_dtype or partial.turing or not partial.cuda:
+    # Pinned, "auto" is as vLLM means it.
+    if asked or policies.kv_cache_dtype or "kv_cache_dtype" in policies.pinned:
+        return ""
+    if not partial.cuda or model.fp8_cache or breaks_in_8_bits(model):
+        return ""
+    if _may_store_in_eight_bits(partial):
+        return EIGHT_BITS
+    return FOUR_BITS if _may_store_in_four_bits(partial) else ""
+
+
+def _may_store_in_eight_bits(partial: PartialPlan) -> bool:
+    """Whether an fp8 cache may be compared with the model's own; Turing has its own rule."""
+    lasting = partial.task not in POOLING  # whose cache lasts for one step
+    return lasting and not partial.turing and _reads_eight_bits(partial)
+
+
+def _may_store_in_four_bits(partial: PartialPlan) -> bool:
+    """Whether an int4 cache may be considered: only on Turing, if caovan's attention reads it.
+
+    Not in mode stable: what four bits cost a model's answers was not measured on real text.
+    """
+    model = partial.model
+    acts = plugin_attends(partial.engine, partial.cards, partial.memory_variables)
+    if partial.mode == "stable" or not acts:
         return False
-    if partial.model.fp8_cache or breaks_in_8_bits(partial.model):
-        return False
-    if partial.task in POOLING:
-        return False  # its cache lasts for one step
-    if "kv_cache_dtype" in partial.config.policy.pinned:  # "auto" as vLLM means it
-        return False
-    return _reads_eight_bits(partial)
+    plain = model.head_dim in SM75_HEADS and not model.sliding_window
+    plain = plain and not flashinfer_lacks(model, str(partial.value("dtype") or ""))
+    known = dict(partial.engine.choices).get("--kv-cache-dtype", (FOUR_BITS,))
+    return plain and FOUR_BITS in known
 
 
 def _reads_eight_bits(partial: PartialPlan) -> bool:
@@ -240,38 +259,13 @@ def _reads_eight_bits(partial: PartialPlan) -> bool:
     return supports_fp8_cache(partial, native=native)
 
 
-def smaller_cache(partial: PartialPlan) -> str:
-    """The cache type to compare with the rules' own; empty if there is none."""
-    if may_store_in_eight_bits(partial):
-        return EIGHT_BITS
-    return FOUR_BITS if may_store_in_four_bits(partial) else ""
-
-
-def may_store_in_four_bits(partial: PartialPlan) -> bool:
-    """Whether an int4 cache may be considered: only on Turing, if caovan's attention reads it.
-
-    Not in mode stable: what four bits cost a model's answers was not measured on real text.
-    """
-    config, model = partial.config, partial.model
-    asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(partial.verbatim)
-    if asked or config.policy.kv_cache_dtype or "kv_cache_dtype" in config.policy.pinned:
-        return False
-    acts = partial.cuda and sm75_acts(partial.engine, partial.cards, partial.memory_variables)
-    if partial.mode == "stable" or not acts or model.fp8_cache or breaks_in_8_bits(model):
-        return False
-    plain = model.head_dim in SM75_HEADS and not model.sliding_window
-    plain = plain and not flashinfer_lacks(model, str(partial.value("dtype") or ""))
-    known = dict(partial.engine.choices).get("--kv-cache-dtype", (FOUR_BITS,))
-    return plain and FOUR_BITS in known
-
-
-def kernels_wanted(partial: PartialPlan) -> bool:
+def allows_kernels(partial: PartialPlan) -> bool:
     """Whether no switch turns caovan's kernels off."""
     env = dict(partial.config.engine.env)
     return partial.config.engine.plugin and env.get("CAOVAN_KERNELS", "all") != "off"
 
 
-def quantised_at_load(partial: PartialPlan) -> PartialPlan | None:
+def quantise_at_load(partial: PartialPlan) -> PartialPlan | None:
     """The plan with its 16-bit weights quantised to 8 bits, if cards and settings allow that."""
     model = partial.model
     asked = {"quantization", "hf_overrides", "load_format", "cpu_offload_gb"} & set(
@@ -285,29 +279,29 @@ def quantised_at_load(partial: PartialPlan) -> PartialPlan | None:
         "quantised while they are loaded, the weights need no host memory; a checkpoint that is "
         "published in 8 or 4 bits is smaller on disk, and often better quantised"
     )
-    settings = {**partial.settings, "quantization": policy(AT_LOAD, reason)}
-    staged, why = settings.get(PIPELINE), breaks_at_load(partial, len(partial.gpus))
-    if staged and why:
-        settings[PIPELINE] = replace(staged, reason=f"each stage has its own card: {why.fact}")
+    settings = {**partial.settings, "quantization": policy(FP8_AT_LOAD, reason)}
+    staged, problem = settings.get(PIPELINE), breaks_at_load(partial, len(partial.gpus))
+    if staged and problem:
+        settings[PIPELINE] = replace(staged, reason=f"each stage has its own card: {problem.fact}")
     rounded = replace(partial, settings=settings)
     ranks, whole = partial.count("tensor_parallel_size"), shards_whole_experts(partial.values)
-    broken = indivisible(model, ranks, whole_experts=whole, tiled=rounded.tiled)
+    broken = shape_problem(model, ranks, whole_experts=whole, whole_tiles=rounded.whole_tiles)
     return None if broken else rounded
 
 
 def breaks_at_load(partial: PartialPlan, size: int) -> Problem | None:
     """Why this split prevents quantising while loading, which a model that is not split allows."""
     model, cards, engine = partial.model, partial.gpus, partial.engine
-    if model.quantization or not tiles.needs_whole(model, AT_LOAD, cards, engine):
+    if model.quantization or not needs_whole_tiles(model, FP8_AT_LOAD, cards, engine):
         return None
-    alone = indivisible(model, 1, tiled=True)
-    return None if alone else indivisible(model, size, tiled=True)
+    alone = shape_problem(model, 1, whole_tiles=True)
+    return None if alone else shape_problem(model, size, whole_tiles=True)
 
 
 def tower_breaks_tiles(partial: PartialPlan) -> bool:
     """Whether Marlin cannot compute the vision tower, which is quantised while it loads."""
     rounds = partial.values.get("quantization") and not partial.model.quantization
-    return bool(rounds) and partial.tiled and tiles.tower_breaks(partial.model)
+    return bool(rounds) and partial.whole_tiles and tower_lacks_tiles(partial.model)
 
 
 def own_type(partial: PartialPlan) -> str:

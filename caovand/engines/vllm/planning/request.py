@@ -13,32 +13,31 @@ from caovand.core.config.schema import MODES, Config, Mode, auto_spec
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.degraded import kept_steps
 from caovand.core.plan import Origin, Plan, Setting, Unplannable
+from caovand.engines.common.plans import device, keep_steps
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import check_values
-from caovand.engines.vllm.flags.spelling import option, whole_number
+from caovand.engines.vllm.flags.spelling import PLUGINS, option, whole_number
 from caovand.engines.vllm.machine.link_time import nodes_of
 from caovand.engines.vllm.memory.settings import (
     candidate_of_plan,
     cards_of_plan,
-    unmodelled,
-    weights_unknown,
+    why_unmodelled,
+    why_weights_unknown,
 )
 from caovand.engines.vllm.planning.decisions import DECIDED, SECOND
-from caovand.engines.vllm.planning.devices import (
-    choose_gpus,
-)
+from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.environment import environment
 from caovand.engines.vllm.planning.fit import reserve_next_to_others
 from caovand.engines.vllm.planning.partial_plan import (
-    PLUGINS,
     PartialPlan,
+    chosen_by_policy,
     decide,
     user,
     verbatim_setting,
 )
-from caovand.engines.vllm.planning.search import best_plan
 from caovand.engines.vllm.planning.serving import task_of
-from caovand.engines.vllm.planning.warnings import refuse_unmet
+from caovand.engines.vllm.planning.size import size_best
+from caovand.engines.vllm.planning.warnings import refuse_missed_pins
 from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.space import WORKLOADS
 
@@ -60,7 +59,7 @@ class VllmRequest:
 
     def size(self) -> PartialPlan:
         """Size the best of all trials: its `choice` says whether it fits. Raises Unplannable."""
-        return reserve_next_to_others(best_plan(self.begin()))
+        return reserve_next_to_others(size_best(self.begin()))
 
     def decide(self, sized: PartialPlan | None = None) -> PartialPlan:
         """Decide every setting, of a plan that is sized already or of the best. Raises
@@ -104,13 +103,12 @@ class VllmRequest:
             env=environment(partial),
             extra_args=partial.config.engine.extra_args,
             verbatim=frozenset(verbatim),
-            device=_device(partial),
+            device=device(partial.cards, partial.engine.build),
             engine=f"{engine.python} {engine.version} {engine.plugin or ''}",
             task=partial.task,
         )
-        if self.remembered is not None:
-            plan = _keep_rungs(plan, self.remembered)
-        refuse_unmet(partial, plan)
+        plan = _keep_rungs(plan, self.remembered)
+        refuse_missed_pins(partial, plan)
         return plan
 
     def begin(self) -> PartialPlan:
@@ -129,8 +127,8 @@ class VllmRequest:
             mode_setting=chosen,
             auto_spec=auto_spec(config, self.environ),
             plugins=self._plugins(),
-            unweighed=unmodelled(verbatim, inventory.model),
-            weights_unknown=bool(weights_unknown(verbatim, inventory.model)),
+            why_unmodelled=why_unmodelled(verbatim, inventory.model),
+            weights_unknown=bool(why_weights_unknown(verbatim, inventory.model)),
             task=task_of(inventory.model, verbatim),
         )
 
@@ -158,26 +156,20 @@ class VllmRequest:
         return Setting(typed, "policy" if typed == "auto" else "user", f"[policy] mode is {typed}")
 
 
-def _device(partial: PartialPlan) -> str:
-    kinds = sorted({gpu.compute_capability for gpu in partial.cards})
-    return "-".join(f"sm{major}{minor}" for major, minor in kinds) or partial.engine.build
-
-
-def _keep_rungs(plan: Plan, remembered: Plan) -> Plan:
-    """The plan with the rungs of a degraded plan for the same model taken again."""
-    if remembered.model != plan.model or not remembered.taken:
+def _keep_rungs(plan: Plan, remembered: Plan | None) -> Plan:
+    """The plan with the rungs of a degraded plan taken again, except those that ask for more than
+    it does."""
+    open_plan = replace(plan, verbatim=plan.verbatim - {"additional_config"})
+    kept = keep_steps(open_plan, remembered, lambda name, step: not _raises(name, step, plan))
+    if kept is open_plan:
         return plan
-    kept = kept_steps(remembered.settings, plan.verbatim - {"additional_config"})
-    settings = {**plan.settings, **{n: s for n, s in kept.items() if not _raises(n, s, plan)}}
-    config, ours = settings.get("additional_config"), plan.value("additional_config")
+    config, ours = kept.settings.get("additional_config"), plan.value("additional_config")
     if config and isinstance(config.value, Mapping) and isinstance(ours, Mapping):
         # A step may have turned the plugin off there; the mode is the current one anyway.
         value = {**config.value, "caovan_mode": ours.get("caovan_mode")}
-        settings["additional_config"] = replace(config, value=value)
-    env = {**plan.env, **kept_steps(remembered.env)}
-    return replace(
-        plan, settings=settings, env=env, taken=remembered.taken, others_mib=remembered.others_mib
-    )
+        settings = {**kept.settings, "additional_config": replace(config, value=value)}
+        kept = replace(kept, settings=settings)
+    return replace(kept, verbatim=plan.verbatim)
 
 
 def _raises(name: str, kept: Setting, plan: Plan) -> bool:
@@ -197,7 +189,7 @@ MIN_TOKENS_S = 0.6
 """Modelled tokens a second below which the engine is useless: clients give up."""
 
 
-def answers_a_second(chosen: PartialPlan, plan: Plan) -> float:
+def answer_tokens_s(chosen: PartialPlan, plan: Plan) -> float:
     """Modelled tokens a second of one answer; of a batch, of all answers."""
     workload, inventory = WORKLOADS[chosen.config.policy.workload], chosen.inventory
     gpus, candidate = cards_of_plan(plan, inventory), candidate_of_plan(plan, inventory)
@@ -212,13 +204,13 @@ def refuse_crawling(chosen: PartialPlan, plan: Plan, remedies: tuple[str, ...] =
     In a batch all answers count. An amount that the operator passes stands, and so does a model
     that generates nothing.
     """
-    offload, inventory = plan.settings.get("cpu_offload_gb"), chosen.inventory
-    if offload is None or not offload.value or offload.origin != "policy" or not chosen.generates:
+    gib = chosen_by_policy(plan, "cpu_offload_gb")
+    if not gib or not chosen.generates:
         return
-    tokens_s, gib = answers_a_second(chosen, plan), offload.value
+    tokens_s = answer_tokens_s(chosen, plan)
     if tokens_s >= MIN_TOKENS_S:
         return
-    name = inventory.model.path.rstrip("/").rpartition("/")[2]
+    name = chosen.inventory.model.path.rstrip("/").rpartition("/")[2]
     smaller = 'use a smaller model, or a GGUF file of it ([engine] kind = "llamacpp")'
     raise Unplannable(
         f"cannot serve {name} at a usable speed: {gib:g} GiB of weights a card would stay in host"

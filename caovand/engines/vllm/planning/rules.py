@@ -25,13 +25,18 @@ from caovand.engines.vllm.machine.capabilities import (
     HALF,
     HOPPER,
     lacks_bfloat16,
+    only_in_half,
     type_without_bfloat16,
 )
-from caovand.engines.vllm.machine.stored_weights import only_in_half
 from caovand.engines.vllm.memory.candidate import free_share, reserve
 from caovand.engines.vllm.memory.estimate import share_of_sized
 from caovand.engines.vllm.memory.steps import MAX_CAPTURE_KEY
 from caovand.engines.vllm.planning import precision
+from caovand.engines.vllm.planning.drafters import (
+    drafting_corrupts_states,
+    plugin_keeps_states,
+    why_unfixed,
+)
 from caovand.engines.vllm.planning.fit import (
     block_tokens,
     graphs_for,
@@ -72,7 +77,7 @@ def dtype(partial: PartialPlan) -> Setting | None:
     return policy(other, reason)
 
 
-def _gain(partial: PartialPlan) -> str:
+def _gain_text(partial: PartialPlan) -> str:
     return "requests" if partial.config.policy.workload == "batch" else "context"
 
 
@@ -91,7 +96,7 @@ def kv_cache_dtype(partial: PartialPlan) -> Setting | None:
     if not typed and tried:
         return policy(
             tried,
-            f"twice the {_gain(partial)} in the same memory is worth more here, though"
+            f"twice the {_gain_text(partial)} in the same memory is worth more here, though"
             f" {precision.UNCALIBRATED}; set [policy] kv_cache_dtype ="
             f' "{own_type(partial)}" for the model\'s own',
         )
@@ -103,7 +108,7 @@ def kv_cache_dtype(partial: PartialPlan) -> Setting | None:
             f'cannot use kv_cache_dtype "{typed}": vLLM {partial.engine.version} has no such type; '
             f"use {nearest(typed, known)}"
         )
-    refused = precision.refused_cache(partial, typed)
+    refused = precision.why_cache_refused(partial, typed)
     if refused and not partial.pinned("kv_cache_dtype"):
         return policy(None, refused)
     return user(typed, "[policy] kv_cache_dtype")
@@ -124,16 +129,16 @@ def enable_prefix_caching(partial: PartialPlan) -> Setting | None:
         )
     if useless := _useless_prefixes(partial):
         return policy(False, f"{useless}; --enable-prefix-caching in [engine] extra_args keeps it")
-    if partial.drafts_spoil_states:
+    if drafting_corrupts_states(partial):
         fixed = releases.name(releases.DRAFTS_KEEP_STATES)
         return policy(
             False,
             f"when a hybrid model drafts, vLLM {partial.engine.version} can silently continue from"
             " a wrong state (vllm#43559), and"
-            f" {partial.why_unfixed or 'the plugin does not fix a separate draft model'}; change"
+            f" {why_unfixed(partial) or 'the plugin does not fix a separate draft model'}; change"
             f" that, draft nothing ([policy] mtp = 0), or use vLLM {fixed} or newer",
         )
-    if partial.fixes_keep_states:
+    if plugin_keeps_states(partial):
         return policy(
             True,
             "a prompt that begins like an earlier one skips that part; the plugin keeps vLLM"
@@ -196,10 +201,10 @@ def prefix_match_unit(partial: PartialPlan) -> Setting | None:
 def disable_custom_all_reduce(partial: PartialPlan) -> Setting | None:
     if not partial.turing or partial.count("tensor_parallel_size") < 2:
         return None
-    why = "was never tried on linked SM75 cards; NCCL's uses their links, too"
+    fact = "was never tried on linked SM75 cards; NCCL's uses their links, too"
     if not all_linked(partial.gpus):
-        why = "is not safe between cards without full NVLink"
-    return policy(True, f"vLLM's own all-reduce {why}")
+        fact = "is not safe between cards without full NVLink"
+    return policy(True, f"vLLM's own all-reduce {fact}")
 
 
 def enable_flashinfer_autotune(partial: PartialPlan) -> Setting | None:
@@ -280,7 +285,7 @@ def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
         return user(typed, "[policy] gpu_memory_utilization")
     if typed is not None:
         return policy(share, f"[policy] requests {typed}, but only this much is free now")
-    if partial.choice and partial.choice.candidate.in_bytes and not partial.unweighed:
+    if partial.choice and partial.choice.candidate.in_bytes and not partial.why_unmodelled:
         share = share_of_sized(partial.model, partial.choice.candidate, partial.cards)
         return policy(
             share, "the fraction of a card that must be free at the start: the cache's size is set"
@@ -288,7 +293,7 @@ def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
     total = min(gpu.total_mib for gpu in partial.cards)
     reason = f"AutoMem: leaves {total * (1 - share):.0f} MiB for what vLLM does not measure"
     fullest = min(partial.cards, key=lambda gpu: gpu.free_mib / gpu.total_mib)
-    if taken := _taken(fullest):
+    if taken := _taken_mib(fullest):
         left = fullest.total_mib * (1 - share)
         rest = left - sum(taken.values())
         bound = share < free_share(partial.cards) < share + FREE_STEP
@@ -308,7 +313,7 @@ def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
     return policy(share, reason)
 
 
-def _taken(gpu: Gpu) -> dict[str, int]:
+def _taken_mib(gpu: Gpu) -> dict[str, int]:
     """MiB of a card that are not the engine's to use, by what they are for."""
     host = host_reserve_mib(gpu.total_mib) if gpu.unified else 0
     taken = {"stay with the host (unified memory)": host, "are used by others": in_use(gpu)}

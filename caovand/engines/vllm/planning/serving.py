@@ -1,18 +1,37 @@
-"""Rules for settings that clients see: the model's task, address, names and templates."""
+"""Rules for what clients see (task, address, names, templates, parsers) and how weights are read.
+
+A parser of tool calls or thoughts is chosen if this release has it and it reads the model's format:
+another would leave the calls in the text, or fail every chat.
+
+By default vLLM maps each safetensors file: its pages are read once and leave memory again when
+others need it, also under a cgroup's limit, so a checkpoint may be far larger than RAM. Only what
+reads files into memory of their own is decided or refused here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
 from caovand.core.checkpoint.model_task import is_written_reranker
-from caovand.core.facts.inventory import Inventory, ModelCard
+from caovand.core.facts.inventory import Host, Inventory, ModelCard
+from caovand.core.facts.shortfalls import cannot_map, small_host
 from caovand.core.model_task import POOLING, TITLES, ModelTask
 from caovand.core.plan import Setting, Unplannable
+from caovand.core.problem import Problem
+from caovand.engines.common.chat_formats import REASONING, TOOL_CALLS, ChatFormat, ChatPart, choose
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import RANKS_BY_YES
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
+from caovand.engines.vllm.planning.partial_plan import (
+    PartialPlan,
+    PlanOnCards,
+    SettingRule,
+    nearest,
+    policy,
+    user,
+)
 
 HEALTH, LOAD, METRICS = "/health", "/load", "/metrics"
 """The paths that caovan polls while the engine serves."""
@@ -20,36 +39,21 @@ KEEP_ALIVE_S = 15
 """nginx and AWS' load balancers wait for 60 s, Cloudflare for 100; some proxies only for 30."""
 
 
-def host(partial: PartialPlan) -> Setting | None:
-    return as_configured(partial, "server", "host")
+def key_rule(section: str, key: str) -> SettingRule:
+    """The rule of a flag that has the value of a key of caovan.toml; none if that is empty."""
 
+    def rule(partial: PartialPlan) -> Setting | None:
+        value = getattr(getattr(partial.config, section), key)
+        origin = partial.config.origin(section, key)
+        return Setting(value, origin, f"[{section}] {key}") if value else None
 
-def port(partial: PartialPlan) -> Setting | None:
-    return as_configured(partial, "server", "port")
+    return rule
 
 
 def served_model_name(partial: PartialPlan) -> Setting | None:
-    typed = partial.config.model.served_name
-    if typed:
-        return user(typed, "[model] served_name")
     name = partial.model.path.rstrip("/").rpartition("/")[2]
-    return policy(name, "the last part of the model's path")
-
-
-def revision(partial: PartialPlan) -> Setting | None:
-    typed = partial.config.model.revision
-    return user(typed, "[model] revision") if typed else None
-
-
-def chat_template(partial: PartialPlan) -> Setting | None:
-    typed = partial.config.model.chat_template
-    return user(typed, "[model] chat_template") if typed else None
-
-
-def trust_remote_code(partial: PartialPlan) -> Setting | None:
-    if not partial.config.model.trust_remote_code:
-        return None
-    return user(True, "[model] trust_remote_code")
+    configured = key_rule("model", "served_name")(partial)
+    return configured or policy(name, "the last part of the model's path")
 
 
 def enable_server_load_tracking(partial: PartialPlan) -> Setting | None:
@@ -82,11 +86,6 @@ def shutdown_timeout(partial: PartialPlan) -> Setting | None:
     return Setting(seconds, partial.config.origin("watch", "shutdown_timeout_s"), reason)
 
 
-def as_configured(partial: PartialPlan, section: str, key: str) -> Setting:
-    value = getattr(getattr(partial.config, section), key)
-    return Setting(value, partial.config.origin(section, key), f"[{section}] {key}")
-
-
 def task_of(model: ModelCard, verbatim: Mapping[str, Any]) -> ModelTask:
     """The task, as vLLM interprets the operator's flags --runner and --convert."""
     runner, convert, own = verbatim.get("runner"), verbatim.get("convert"), model.task
@@ -99,7 +98,7 @@ def task_of(model: ModelCard, verbatim: Mapping[str, Any]) -> ModelTask:
     return "embed" if runner == "pooling" and own not in POOLING else own
 
 
-def refuse_deaf(inventory: Inventory) -> None:
+def refuse_without_audio_decoder(inventory: Inventory) -> None:
     """Raise Unplannable for a speech model if vLLM cannot decode audio files."""
     engine = inventory.engine
     if inventory.model.task == "transcription" and engine.decodes_sound is False:
@@ -134,4 +133,197 @@ def prompt_warnings(partial: PartialPlan) -> Iterator[str]:
             f"{name} was trained on a prompt of its own, and without a template vLLM scores query"
             " and document without it: set [model] chat_template to vLLM's"
             " examples/pooling/score/template/qwen3_reranker.jinja"
+        )
+
+
+TOOL_PARSERS: Mapping[str, tuple[str, ...]] = {
+    "Apertus": ("apertus",), "Command A": ("cohere_command3",),
+    "Command A Plus": ("cohere_command4",), "DeepSeek-V3": ("deepseek_v3",),
+    "DeepSeek-V3.1": ("deepseek_v31",), "DeepSeek-V3.2": ("deepseek_v32",),
+    "DeepSeek-V4": ("deepseek_v4",), "Dots": ("dots",), "ERNIE 4.5": ("ernie45",),
+    "FunctionGemma": ("functiongemma",), "Gemma 4": ("gemma4",), "GigaChat 3": ("gigachat3",),
+    "GLM-4.5": ("glm45",), "GLM-4.7": ("glm47",), "gpt-oss": ("openai",),
+    "Granite 3": ("granite",), "Granite 4": ("granite4", "hermes"),
+    "Granite 20B": ("granite-20b-fc",), "Hermes 2 Pro": ("hermes",),
+    "Hunyuan 3": ("hy_v3",), "Hunyuan 4": ("hy_v4",), "Hunyuan A13B": ("hunyuan_a13b",),
+    "Inkling": ("inkling",), "InternLM": ("internlm",), "Jamba": ("jamba",),
+    "K2 Horizon": ("k2_horizon",), "Kimi-K2": ("kimi_k2",), "Laguna": ("poolside_v1",),
+    "LFM2": ("lfm2",), "Ling 3": ("ling3",), "Llama 3": ("llama3_json",),
+    "Llama 3 in Python": ("pythonic",), "Llama 4": ("llama4_pythonic",),
+    "Llama 4 in JSON": ("llama4_json",), "LongCat": ("longcat",), "MiMo-V2": ("mimo",),
+    "MiniCPM5": ("minicpm5",), "MiniMax-M1": ("minimax",), "MiniMax-M2": ("minimax_m2",),
+    "MiniMax-M3": ("minimax_m3",), "Mistral": ("mistral",), "Muse": ("muse",),
+    "Muse Glimmer": ("muse_glimmer",), "OLMo 3": ("olmo3",), "Phi-4-mini": ("phi4_mini_json",),
+    "PLaMo 3": ("plamo3",), "Qwen2.5": ("hermes",), "Qwen3-Coder": ("qwen3_coder",),
+    "Seed-OSS": ("seed_oss",), "Step3": ("step3",), "Step-3.5": ("step3p5",),
+    "Step-5": ("step5",), "xLAM": ("xlam",),
+}  # fmt: skip
+"""By format, the parsers that read it, the best first; releases lack some of them."""
+REASONING_PARSERS: Mapping[str, tuple[str, ...]] = {
+    "Command A": ("cohere_command3",), "Command A Plus": ("cohere_command4",),
+    "DeepSeek-R1": ("deepseek_r1",), "DeepSeek-V3.1": ("deepseek_v3",),
+    "DeepSeek-V4": ("deepseek_v4",), "ERNIE 4.5": ("ernie45",), "Gemma 4": ("gemma4",),
+    "GLM-4.5": ("glm45",), "gpt-oss": ("openai_gptoss",), "Granite 3.2": ("granite",),
+    "Granite 4.2": ("granite_thinking_parser",), "Hunyuan 3": ("hy_v3",),
+    "Hunyuan 4": ("hy_v4",), "Hunyuan A13B": ("hunyuan_a13b",), "Kimi-K2": ("kimi_k2",),
+    "Laguna": ("poolside_v1",), "Magistral": ("mistral",), "Magistral 2506": ("mistral",),
+    "MiMo-V2": ("mimo",), "MiniMax-M2": ("minimax_m2",), "MiniMax-M3": ("minimax_m3",),
+    "Nemotron 3": ("nemotron_v3",), "Nemotron Nano 2": ("nemotron_v3",), "OLMo 3": ("olmo3",),
+    "PLaMo 3": ("plamo3",), "Qwen3": ("qwen3",), "Seed-OSS": ("seed_oss",),
+    "Step3": ("step3",), "Step-3.5": ("step3p5",), "Step-5": ("step5",),
+}  # fmt: skip
+"""Likewise for thoughts."""
+PARSER_PLUGINS = {
+    "Nemotron Nano 2": "adapt the imports of NVIDIA's nemotron_toolcall_parser_no_streaming.py to"
+    " this release (vllm#42065) and add --enable-auto-tool-choice --tool-parser-plugin FILE"
+    " --tool-call-parser nemotron_json to [engine] extra_args",
+}
+"""The remedy where a model's publisher has a parser that no release ships."""
+MISTRAL = "mistral"
+
+
+def tool_call_parser(partial: PartialPlan) -> Setting | None:
+    typed, known = partial.config.server.tool_call_parser, partial.engine.tool_parsers
+    return _parser(partial, TOOL_CALLS, TOOL_PARSERS, typed, known)
+
+
+def enable_auto_tool_choice(partial: PartialPlan) -> Setting | None:
+    if not partial.value("tool_call_parser"):
+        return None
+    return policy(True, "clients may offer tools and the model chooses")
+
+
+def reasoning_parser(partial: PartialPlan) -> Setting | None:
+    typed, known = partial.config.server.reasoning_parser, partial.engine.reasoning_parsers
+    return _parser(partial, REASONING, REASONING_PARSERS, typed, known)
+
+
+def _parser(
+    partial: PartialPlan,
+    part: ChatPart,
+    parsers: Mapping[str, tuple[str, ...]],
+    typed: str | None,
+    known: frozenset[str],
+) -> Setting | None:
+    """The setting of one parser; None for a model that chats with nobody or is unknown."""
+    if typed is not None:
+        return _typed_parser(part.setting, typed, known)
+    model = partial.model
+    if not partial.generates or not model.architecture:
+        return None  # nothing is known about a model that has not been downloaded yet
+    if part is TOOL_CALLS and own_tokenizer(partial):
+        return policy(MISTRAL, "Mistral's own tokenizer writes the tools and reads the calls")
+    chat_format = part.format_of(model) if part.mentioned(model.chat_template or "") else None
+    if chat_format and (lack := _lack(partial, part, chat_format)):
+        return policy(None, lack)
+    chosen = choose(part, model, parsers, known, f"vLLM {partial.engine.version}")
+    remedy = PARSER_PLUGINS.get(chat_format.name) if chat_format else None
+    if remedy and part is TOOL_CALLS and not chosen.value:
+        return policy(None, f"{chosen.reason}, or {remedy}")
+    return chosen
+
+
+def _typed_parser(key: str, name: str, known: frozenset[str]) -> Setting:
+    if name == "none":
+        return user(None, f"[server] {key} is none")
+    if known and name not in known:
+        raise Unplannable(
+            f'cannot use {key} "{name}": this vLLM has no such parser; use {nearest(name, known)}'
+        )
+    return user(name, f"[server] {key}")
+
+
+def own_tokenizer(partial: PartialPlan) -> bool:
+    """Whether vLLM loads Mistral's own tokenizer instead of a chat template."""
+    mode = partial.verbatim.get("tokenizer_mode", "auto")
+    return mode == MISTRAL or (mode == "auto" and partial.model.mistral_files)
+
+
+def _lack(partial: PartialPlan, part: ChatPart, chat_format: ChatFormat) -> str:
+    """Why the parser of a format of thoughts would fail this model's chats, with the remedy; empty
+    if it does not."""
+    if part is not REASONING:
+        return ""
+    by_text = partial.engine.release >= releases.THOUGHTS_BY_TEXT
+    own = own_tokenizer(partial)
+    if (chat_format.name == "Magistral" and not (own or by_text)) or (
+        chat_format.name == "Magistral 2506" and not (own and by_text)
+    ):
+        newer = "" if by_text else f" and vLLM {releases.name(releases.THOUGHTS_BY_TEXT)} or newer"
+        return (
+            "vLLM's parser of Mistral's thoughts needs Mistral's own tokenizer"
+            f"{newer * (chat_format.name == 'Magistral 2506')}: add tekken.json to the folder and"
+            " --tokenizer-mode mistral to [engine] extra_args; otherwise set [server]"
+            ' reasoning_parser = "none"'
+        )
+    if chat_format.name == "Nemotron Nano 2" and not by_text:
+        return (
+            f"its tokenizer has no token for <think>, which vLLM {partial.engine.version} requires;"
+            f" use vLLM {releases.name(releases.THOUGHTS_BY_TEXT)} or newer"
+        )
+    return ""
+
+
+STREAMED = "runai_streamer"
+BUFFER_VARIABLE = "RUNAI_STREAMER_MEMORY_LIMIT"
+BUFFER_MIB = 40_000_000_000 >> 20
+"""The streamer's buffer in each process unless it is limited, or the checkpoint is smaller."""
+MAPPED = (None, "auto", "hf", "safetensors", "mistral")
+"""Load formats that obey --safetensors-load-strategy."""
+
+
+def model_loader_extra_config(partial: PartialPlan) -> Setting | None:
+    """A bound for the buffer of a stream that the operator asks for, on a host that lacks the
+    memory for its default."""
+    if partial.verbatim.get("load_format") != STREAMED:
+        return None
+    if BUFFER_VARIABLE in dict(partial.config.engine.env):
+        return None
+    buffers_mib = min(BUFFER_MIB, partial.model.size() >> 20) * len(partial.gpus)
+    if buffers_mib <= partial.host.available_mib:
+        return None
+    return policy(
+        {"memory_limit": 0},
+        f"the streamer's buffers would take {buffers_mib} MiB of the"
+        f" {partial.host.available_mib} MiB of RAM that are available: with 0 each has the size of"
+        " the largest tensor",
+    )
+
+
+def lack_of_memory(model: ModelCard, host: Host, load_format: Any = None) -> Problem | None:
+    """The memory that loading in this format lacks on this host; None if it lacks none."""
+    lack = None if load_format in ("dummy", STREAMED) else small_host(model, host)
+    if lack is None or not cannot_map(model, host):
+        return lack
+    stream = (
+        "stream it, which maps nothing: install runai-model-streamer in the engine's environment"
+        f" and pass --load-format {STREAMED} in [engine] extra_args"
+    )
+    return replace(lack, remedy=f"{lack.remedy}; or {stream}")
+
+
+def whole_files(placed: PlanOnCards) -> Iterator[Problem]:
+    """Files that every rank reads into memory of its own, where they do not fit."""
+    values, model, host = placed.plan.values, placed.inventory.model, placed.inventory.host
+    eager = values.get("safetensors_load_strategy") == "eager"
+    formats = (None, "auto", "hf", "pt") if model.pickled else MAPPED
+    if values.get("load_format") not in formats or not (eager or model.pickled):
+        return
+    ranks = max(len(placed.gpus), 1)
+    largest_mib = model.largest_file >> 20
+    if largest_mib * ranks <= host.ram_mib + host.swap_mib:
+        return
+    processes = f"{ranks} processes" if ranks > 1 else "the engine"
+    fact = (
+        f"{processes} would hold the largest file, {largest_mib} MiB, in memory of"
+        f" {'their' if ranks > 1 else 'its'} own, and the machine has {host.ram_mib} MiB RAM and"
+        f" {host.swap_mib} MiB swap"
+    )
+    if model.pickled:
+        yield Problem("load pickled weights", fact, "get the checkpoint in safetensors files")
+    else:
+        yield Problem(
+            "use --safetensors-load-strategy eager",
+            fact,
+            "remove it: by default vLLM maps the files",
         )

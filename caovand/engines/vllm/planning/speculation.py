@@ -1,4 +1,4 @@
-"""How many tokens the model drafts for itself (MTP), and what prevents drafting.
+"""The number of tokens that the model drafts for itself (MTP), and the obstacles to drafting.
 
 Verbatim `--speculative-config` wins over CAOVAN_AUTO_SPEC, which wins over `[policy] mtp`, which
 wins over the mode. The planner never makes a model without an MTP head draft.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from caovand.core.config.schema import AUTO_SPEC, MODES, Config, Mode, auto_spec
 from caovand.core.plan import Setting, Unplannable
@@ -19,10 +20,14 @@ from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION, SPECULATION, count, option
 from caovand.engines.vllm.machine.attention import cuts_latent_graphs
 from caovand.engines.vllm.planning import drafters
+from caovand.engines.vllm.planning.drafters import (
+    drafting_corrupts_states,
+    own_head_would_corrupt_states,
+    plugin_keeps_states,
+)
 from caovand.engines.vllm.planning.fit import cuts_graphs
-from caovand.engines.vllm.planning.obstacles import PlanOnCards
-from caovand.engines.vllm.planning.parallel import drafts_refused
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
+from caovand.engines.vllm.planning.parallel import why_stages_refuse_drafts
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, policy, user
 from caovand.engines.vllm.sizing.space import WORKLOADS
 
 MAX_DEPTH = 8
@@ -55,8 +60,8 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
         )
     flag = count(partial.verbatim.get("max_num_seqs")) or 0
     if flag >= MANY_USERS:
-        why = f"--max-num-seqs {flag} is for many users, whose throughput drafts may lower"
-        return 0, f"{why}; pass --speculative-config, or set [policy] mtp, to draft"
+        reason = f"--max-num-seqs {flag} is for many users, whose throughput drafts may lower"
+        return 0, f"{reason}; pass --speculative-config, or set [policy] mtp, to draft"
     users = partial.config.policy.max_num_seqs or WORKLOADS[partial.config.policy.workload].users
     if partial.model.model_type.startswith(ONE_DRAFT):
         return 1, "drafting 1 token, as the model's publishers do in their recipes for many users"
@@ -80,7 +85,7 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
 
 
 def speculative_config(partial: PartialPlan) -> Setting | None:
-    wanted, setting = _wanted(partial)
+    wanted, setting = _requested_depth(partial)
     if any(name in partial.verbatim for name in PARTS_OF_SPECULATION):
         return policy(None, "speculation is set by flags passed verbatim")
     if not partial.generates and not partial.pinned("mtp"):
@@ -99,7 +104,7 @@ def speculative_config(partial: PartialPlan) -> Setting | None:
         return policy(None, "the model is not on this machine yet: unknown whether it can draft")
     if not wanted:
         return Setting(None, setting.origin, setting.reason)
-    refused = drafts_refused(partial.values, partial.inventory)
+    refused = why_stages_refuse_drafts(partial.values, partial.inventory)
     if refused and setting.origin == "user" and partial.pinned("mtp"):
         raise Unplannable(f'cannot draft {wanted} tokens with MTP: {refused}; set mtp = "auto"')
     if refused:
@@ -107,11 +112,11 @@ def speculative_config(partial: PartialPlan) -> Setting | None:
     ends = uneven_drafts_end(partial)
     if ends and setting.origin != "user":
         return policy(None, f"{ends}, so nothing is drafted; [policy] mtp = {wanted} drafts anyway")
-    whole, why = _whole_rounds(wanted, partial.model.mtp_layers)
-    if why and setting.origin == "user" and partial.pinned("mtp"):
-        raise Unplannable(f"cannot draft {wanted} tokens with MTP: {why}; set mtp = {whole}")
+    whole, reason = _whole_rounds(wanted, partial.model.mtp_layers)
+    if reason and setting.origin == "user" and partial.pinned("mtp"):
+        raise Unplannable(f"cannot draft {wanted} tokens with MTP: {reason}; set mtp = {whole}")
     config = {"method": "mtp", "num_speculative_tokens": whole}
-    reason = f"{setting.reason}, but {why}" if why else setting.reason
+    reason = f"{setting.reason}, but {reason}" if reason else setting.reason
     return Setting(config, setting.origin, reason + _lost_prefixes(partial))
 
 
@@ -119,8 +124,8 @@ def _whole_rounds(wanted: int, layers: int) -> tuple[int, str]:
     """The depth that vLLM accepts for a head of `layers` layers, and why it is less than
     requested."""
     rest = wanted % layers if wanted > layers else 0
-    why = f"vLLM drafts multiples of the {layers} layers of this head" if rest else ""
-    return wanted - rest, why
+    reason = f"vLLM drafts multiples of the {layers} layers of this head" if rest else ""
+    return wanted - rest, reason
 
 
 def uneven_drafts_end(partial: PartialPlan) -> str:
@@ -138,7 +143,7 @@ def _lost_prefixes(partial: PartialPlan) -> str:
     long = (
         partial.config.policy.workload == "long" and "enable_prefix_caching" not in partial.verbatim
     )
-    if not long or not partial.drafts_would_spoil_states:
+    if not long or not own_head_would_corrupt_states(partial):
         return ""
     return (
         "; while it drafts, prefix caching is off and every prompt is read whole: [policy] mtp = 0"
@@ -156,7 +161,7 @@ def async_scheduling(partial: PartialPlan) -> Setting | None:
     )
 
 
-def spoiling_warnings(partial: PartialPlan) -> list[str]:
+def corruption_warnings(partial: PartialPlan) -> list[str]:
     """Warnings about the operator's settings that make this vLLM answer wrongly."""
     known = {
         "async_scheduling": (
@@ -165,7 +170,7 @@ def spoiling_warnings(partial: PartialPlan) -> list[str]:
             "serve one request at a time ([policy] max_num_seqs = 1)",
         ),
         "enable_prefix_caching": (
-            partial.drafts_spoil_states,
+            drafting_corrupts_states(partial),
             "vllm#43559",
             "draft nothing ([policy] mtp = 0)",
         ),
@@ -178,19 +183,19 @@ def spoiling_warnings(partial: PartialPlan) -> list[str]:
             f"{option(name)} while a hybrid model drafts: vLLM {partial.engine.version} can"
             f" silently corrupt answers ({where}); remove it, {remedy}, or use vLLM {fixed} or"
             " newer"
-            for name, (spoils, where, remedy) in known.items()
-            if spoils and partial.verbatim.get(name)
+            for name, (corrupts, where, remedy) in known.items()
+            if corrupts and partial.verbatim.get(name)
         ),
     ]
 
 
 def _corrupts_other_states(partial: PartialPlan) -> bool:
-    """Whether requests that spoil each other's states will run together."""
-    unfixed = partial.fixes_keep_states and not partial.value("enable_prefix_caching")
-    return (partial.drafts_spoil_states or unfixed) and partial.value("max_num_seqs") != 1
+    """Whether requests that corrupt each other's states will run together."""
+    unfixed = plugin_keeps_states(partial) and not partial.value("enable_prefix_caching")
+    return (drafting_corrupts_states(partial) or unfixed) and partial.value("max_num_seqs") != 1
 
 
-def _wanted(partial: PartialPlan) -> tuple[int, Setting]:
+def _requested_depth(partial: PartialPlan) -> tuple[int, Setting]:
     """The depth and its origin; the setting's value is not used."""
     gpus = partial.count("tensor_parallel_size")
     if partial.auto_spec is not None and partial.auto_spec.strip():
@@ -202,14 +207,14 @@ def _wanted(partial: PartialPlan) -> tuple[int, Setting]:
     if partial.model.drafter:
         depth, reason = drafters.trained_depth(partial.model.drafter)
     elif partial.mode_setting.origin == "policy":
-        depth, why = _published_depth(partial, depth)
-        reason = why or reason
+        depth, published = _published_depth(partial, depth)
+        reason = published or reason
     fewer = partial.trial.depth
     if fewer is not None and partial.mode_setting.origin == "policy":
         tokens = "1 token" if fewer == 1 else f"{fewer} tokens"
         drafts = f"drafting {tokens} instead of {depth}" if fewer else "drafting nothing"
-        why = f"; {contested(partial.model)}" if has_few_active(partial.model) else ""
-        return fewer, policy(fewer, f"{drafts} {LEAVES_MEMORY}{why}")
+        doubt = f"; {contested(partial.model)}" if has_few_active(partial.model) else ""
+        return fewer, policy(fewer, f"{drafts} {LEAVES_MEMORY}{doubt}")
     return depth, Setting(depth, partial.mode_setting.origin, reason)
 
 
@@ -229,8 +234,8 @@ def name_gain(sized: PartialPlan, deeper: PartialPlan) -> PartialPlan:
             f"keeps full CUDA graphs, which vLLM {sized.engine.version} does not capture with"
             " drafts and FlashInfer's attention"
         )
-    why = " and ".join(gains) or "takes the least time per token here (modelled)"
-    changed = replace(ours, reason=ours.reason.replace(LEAVES_MEMORY, why))
+    gain = " and ".join(gains) or "takes the least time per token here (modelled)"
+    changed = replace(ours, reason=ours.reason.replace(LEAVES_MEMORY, gain))
     return replace(sized, settings={**sized.settings, "speculative_config": changed})
 
 
@@ -277,7 +282,62 @@ def drafting(placed: PlanOnCards) -> Iterator[Problem]:
     if not isinstance(config, Mapping) or not model.architecture:
         return
     if str(config.get("method", "")).endswith("mtp") and not config.get("model"):
-        fact = drafts_refused(placed.plan.values, placed.inventory)
+        fact = why_stages_refuse_drafts(placed.plan.values, placed.inventory)
         fact = fact if model.mtp_layers else "the model has no MTP head"
         if fact:
             yield Problem("draft with MTP", fact, "remove --speculative-config")
+
+
+DEPTHS, ADAPTIVE = "num_speculative_tokens_per_batch_size", "enable_adaptive_verification"
+
+
+def depths(placed: PlanOnCards) -> Iterator[Problem]:
+    """Errors in --speculative-config about how many drafts are made or verified, and when."""
+    config, release = placed.plan.value("speculative_config"), placed.inventory.engine.release
+    if not isinstance(config, Mapping):
+        return
+    for name in (DEPTHS, ADAPTIVE):
+        if config.get(name) and release < releases.DRAFTS_BY_BATCH:
+            version = placed.inventory.engine.version
+            newer = releases.name(releases.DRAFTS_BY_BATCH)
+            yield Problem(
+                f"use {name}", f"vLLM {version} does not support it", f"use vLLM {newer} or newer"
+            )
+            return
+    if config.get(DEPTHS) and (fact := _schedule_error(config[DEPTHS])):
+        yield Problem(
+            f"draft by {DEPTHS}",
+            fact,
+            "list [first, last, drafts] by batch size: [[1, 4, 3]]",
+        )
+    if config.get(ADAPTIVE) and (fact := _adaptive_error(placed)):
+        yield Problem(f"use {ADAPTIVE}", fact, "remove it from --speculative-config")
+
+
+def _schedule_error(schedule: Any) -> str:
+    """Why vLLM refuses these numbers of drafts by batch size; empty if it accepts them."""
+    rows = schedule if isinstance(schedule, list) else [None]
+    if not all(isinstance(row, list) and len(row) == 3 and _whole(row) for row in rows):
+        return "it is not a list of [first, last, drafts] in whole numbers"
+    ordered = sorted(rows)
+    if ordered[0][0] != 1:
+        return "its first batch size is not 1"
+    ends = (0, *(row[1] for row in ordered))
+    if any(not end < row[0] <= row[1] for end, row in zip(ends, ordered, strict=False)):
+        return "its ranges overlap, or end before they begin"
+    return ""
+
+
+def _whole(row: list[Any]) -> bool:
+    return all(type(number) is int and number >= 0 for number in row)
+
+
+def _adaptive_error(placed: PlanOnCards) -> str:
+    """Why vLLM cannot choose how many drafts it verifies; empty if it can."""
+    if (count(placed.plan.value("pipeline_parallel_size")) or 1) > 1:
+        return "vLLM has no adaptive verification over pipeline stages"
+    if placed.plan.value("enable_lora"):
+        return "vLLM has no adaptive verification with LoRA"
+    if placed.plan.value("enforce_eager"):
+        return "adaptive verification needs whole steps in CUDA graphs"
+    return ""

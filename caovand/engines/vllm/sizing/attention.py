@@ -1,4 +1,4 @@
-"""What attention costs per step: reading the cache, and the products of a long prompt.
+"""The cost of attention per step: reading the cache, and the products of a long prompt.
 
 On Turing the three kernels differ widely in the share of bandwidth and arithmetic that they reach.
 Our kernel's figures are modelled by csrc/card_model, not measured: decoding at 131,072 keys, slowed
@@ -44,7 +44,7 @@ FLASHINFER = ReachedShares(0.26, 0.26, 0.4)
 
 
 def reached_shares(candidate: Candidate) -> ReachedShares:
-    """What this candidate's attention reaches on a Turing card."""
+    """The shares that this candidate's attention reaches on a Turing card."""
     if candidate.kernels.flashinfer:
         return FLASHINFER
     kind = candidate.kv_dtype.partition("_")[0]

@@ -345,5 +345,5 @@ def _state_moved(model: ModelCard, candidate: Candidate) -> float:
     if not count or not (model.linear or model.mamba):
         return 0.0
     ranks = candidate.tensor_parallel
-    one = state_bytes(model, candidate.mtp, ranks, candidate.activation, candidate.state_dtype)
-    return float(count * one * (2 + candidate.mtp))
+    state = state_bytes(model, candidate.mtp, ranks, candidate.activation, candidate.state_dtype)
+    return float(count * state * (2 + candidate.mtp))

@@ -10,7 +10,7 @@ from functools import lru_cache
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.engines.common.speeds import slowest
 from caovand.engines.common.tensors import experts_read
-from caovand.engines.vllm.machine.ranks import alike
+from caovand.engines.vllm.machine.ranks import are_alike
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import left_bytes, spare_tokens
 from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW, layout_for, pages
@@ -49,17 +49,17 @@ def deal(
     def capped(stage: int, start: int, end: int) -> float:
         return min(room(stage, start, end), enough)
 
-    def least(found: Sequence[int]) -> float:
-        return min(capped(*one) for one in spans(found))
+    def least(dealing: Sequence[int]) -> float:
+        return min(capped(*stage) for stage in spans(dealing))
 
-    def pace(found: Sequence[int]) -> float:
-        return -max(seconds(*one) for one in spans(found))
+    def pace(dealing: Sequence[int]) -> float:
+        return -max(seconds(*stage) for stage in spans(dealing))
 
-    kept = tuple(own) if has_anchors(own, anchors) else dealt(lambda *one: True)
+    kept = tuple(own) if has_anchors(own, anchors) else dealt(lambda *stage: True)
     if kept is None:
         return tuple(own)
     roomiest = _best_dealing(
-        kept, enough, least, lambda limit: dealt(lambda *one: capped(*one) > limit)
+        kept, enough, least, lambda limit: dealt(lambda *stage: capped(*stage) > limit)
     )
     bound = least(roomiest)
     kept = kept if least(kept) == bound else roomiest
@@ -67,7 +67,7 @@ def deal(
         kept,
         0.0,
         pace,
-        lambda limit: dealt(lambda *one: capped(*one) >= bound and -seconds(*one) > limit),
+        lambda limit: dealt(lambda *stage: capped(*stage) >= bound and -seconds(*stage) > limit),
     )
 
 
@@ -130,13 +130,13 @@ def _best_dealing(
         middle = (floor + ceiling) / 2
         if not floor < middle < ceiling:
             break
-        found = better(middle)
-        if found is None:
+        dealing = better(middle)
+        if dealing is None:
             ceiling = middle
         else:
-            best, floor = found, worth(found)
-    while (found := better(floor)) is not None:
-        best, floor = found, worth(found)
+            best, floor = dealing, worth(dealing)
+    while (dealing := better(floor)) is not None:
+        best, floor = dealing, worth(dealing)
     return best
 
 
@@ -146,8 +146,8 @@ def anchors(model: ModelCard) -> list[int]:
     Stages with and without attention need different layouts of the cache, but vLLM uses one for
     all.
     """
-    found = [at for at, kind in enumerate(model.layer_types) if kind in (FULL, WINDOW)]
-    return found or list(range(len(model.layer_types)))
+    places = [at for at, kind in enumerate(model.layer_types) if kind in (FULL, WINDOW)]
+    return places or list(range(len(model.layer_types)))
 
 
 class Stages:
@@ -167,7 +167,7 @@ class Stages:
     def differ(self) -> bool:
         """Whether cards of different stages are of different kinds."""
         first = self.gpus[0][0]
-        return not all(alike(first, gpu) for gpus in self.gpus for gpu in gpus)
+        return not all(are_alike(first, gpu) for gpus in self.gpus for gpu in gpus)
 
     def _stage(self, stage: int, start: int, end: int) -> PipelineStage:
         candidate, layers = self._candidate, len(self._model.layer_types)
@@ -189,7 +189,8 @@ class Stages:
         if candidate.last:
             parts["head" if self._model.size("head") else "embedding"] = 1.0
         read = sum(
-            parts.get(one.part, 0.0) * on_rank(one, model, candidate) for one in model.weights
+            parts.get(tensor.part, 0.0) * on_rank(tensor, model, candidate)
+            for tensor in model.weights
         )
         return read / (slowest(gpus).gb_s * 1e9)
 
@@ -211,6 +212,6 @@ def partition(
         return own
     stages = Stages(model, candidate, gpus)
     enough = stages.enough(usual)
-    if not stages.differ and min(stages.room(*one) for one in spans(own)) >= enough:
+    if not stages.differ and min(stages.room(*stage) for stage in spans(own)) >= enough:
         return own
     return deal(own, anchors(model), stages.room, stages.seconds, enough)

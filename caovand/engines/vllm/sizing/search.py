@@ -16,14 +16,9 @@ from typing import NamedTuple
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.model_task import POOLING
+from caovand.core.units import MIB
 from caovand.engines.vllm.machine.attention import undivided_tokens
-from caovand.engines.vllm.memory.candidate import (
-    MIB,
-    Candidate,
-    are_large,
-    free_share,
-    utilization,
-)
+from caovand.engines.vllm.memory.candidate import Candidate, are_large, free_share, utilization
 from caovand.engines.vllm.memory.estimate import (
     kv_bytes,
     lacking_gib,
@@ -113,7 +108,7 @@ class CandidateSearch:
     @cached_property
     def _paces(self) -> list[CandidatePace]:
         asked = self._space.workload, self._space.nodes
-        return [CandidatePace(self._model, one, self._gpus, *asked) for one in self._space.bases]
+        return [CandidatePace(self._model, base, self._gpus, *asked) for base in self._space.bases]
 
     def lean(self, base: Candidate, *, eager: bool) -> Candidate:
         """The candidate that takes the least memory apart from weights."""
@@ -130,9 +125,9 @@ class CandidateSearch:
         gathers = candidate.replicas > 1 and self._model.experts
         sized = self._space.in_bytes and not candidate.stages and not gathers
         return tuple(
-            one
+            start
             for graphs in self._graphs(candidate)
-            for one in (
+            for start in (
                 graphs.but(eager=False, cold=True),
                 *([graphs.but(eager=False, in_bytes=True)] if sized else ()),
             )
@@ -157,35 +152,38 @@ class CandidateSearch:
         heapq.heapify(queue)
         first: _Scored | None = None
         while queue:
-            one = heapq.heappop(queue)
-            if not one.sized:
-                sized = self._size(one.base, one.candidate)
+            entry = heapq.heappop(queue)
+            if not entry.sized:
+                sized = self._with_longest_context(entry.base, entry.candidate)
                 if sized:
-                    usual = self._space.workload
-                    room, short = (
-                        self._room(sized, usual.cached_tokens),
-                        self._room(sized, usual.let_in),
-                    )
-                    score = self._paces[one.base].score(sized, room=room, short=short)
-                    again = one._replace(score=score, candidate=sized, sized=True)
+                    score = self._score(entry.base, sized)
+                    again = entry._replace(score=score, candidate=sized, sized=True)
                     heapq.heappush(queue, again)
             elif first is None:
-                first = one
-                if self._space.context or one.candidate.context >= limit:
+                first = entry
+                if self._space.context or entry.candidate.context >= limit:
                     break
-            elif one.kind != first.kind:
-                return self._choice(first, one)
+            elif entry.kind != first.kind:
+                return self._choice(first, entry)
         return self._choice(first, None) if first else None
+
+    def _score(self, base: int, candidate: Candidate) -> float:
+        """The score of a candidate whose context is known."""
+        usual = self._space.workload
+        room, short = (
+            self._room(candidate, size) for size in (usual.cached_tokens, usual.admitted_tokens)
+        )
+        return self._paces[base].score(candidate, room=room, short=short)
 
     def _candidates(self, eager: tuple[bool, ...]) -> Iterator[tuple[int, Candidate]]:
         for number, base in enumerate(self._space.bases):
             counts = self._counts(base)
             for batch in self._batches(base):
-                for count in (one for one in counts if one <= batch or self._space.sequences):
+                for count in (n for n in counts if n <= batch or self._space.sequences):
                     sized = base.but(sequences=count, batch_tokens=batch)
                     for graphless in eager:
-                        for one in self._starts(sized, eager=graphless):
-                            yield number, one
+                        for candidate in self._starts(sized, eager=graphless):
+                            yield number, candidate
 
     def _batches(self, base: Candidate) -> tuple[int, ...]:
         if self._space.batch_tokens:
@@ -205,10 +203,10 @@ class CandidateSearch:
         most = min(most, self._batches(base)[0])
         halved = [most >> shift for shift in range(most.bit_length())]
         finely = max(self._space.workload.users, FEW_SEQUENCES)
-        between = [one * 3 // 4 for one in halved if 2 < one <= finely]
+        between = [count * 3 // 4 for count in halved if 2 < count <= finely]
         return tuple(sorted({*halved, *between}, reverse=True))
 
-    def _size(self, base: int, candidate: Candidate) -> Candidate | None:
+    def _with_longest_context(self, base: int, candidate: Candidate) -> Candidate | None:
         """The candidate with its context; None if it has no room for one, or for its sequences."""
         space = self._space
         if not self._ceiling(base, eager=candidate.eager) or not self._compiles(candidate):
@@ -236,12 +234,12 @@ class CandidateSearch:
         if space.sequences or sized.sequences <= few:
             return sized
         apart = space.workload.batch and not self._model.encoder_tokens
-        most = self._let_in(sized) * (COUNTS_APART if apart else 1)
+        most = self._admitted_requests(sized) * (COUNTS_APART if apart else 1)
         return sized if sized.sequences <= most else None
 
-    def _let_in(self, candidate: Candidate) -> int:
+    def _admitted_requests(self, candidate: Candidate) -> int:
         """Number of requests that the cache holds, rounded: vLLM admits no more than fit."""
-        return round(self._room(candidate, self._space.workload.let_in))
+        return round(self._room(candidate, self._space.workload.admitted_tokens))
 
     def _compiles(self, candidate: Candidate) -> bool:
         """Whether the first start has room to compile, which happens before the cache is

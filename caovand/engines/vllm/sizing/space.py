@@ -30,7 +30,7 @@ class Workload(UsualRequest):
         return self.users == 1
 
     @property
-    def let_in(self) -> int:
+    def admitted_tokens(self) -> int:
         """Tokens of the requests that determine the number of sequences: usual requests of people
         who chat, half as long where lengths differ and vLLM admits no more than the cache holds."""
         return self.cached_tokens // 2 if self.batch or self.long else self.cached_tokens

@@ -51,9 +51,9 @@ def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[FigureChange]:
     for cell in a["cells"]:
         other = others.get((cell["prompt"], cell["at_once"]))
         for figure in FIGURES if other else ():
-            found, theirs = record.values(cell, figure), record.values(other or {}, figure)
-            if found and theirs:
-                yield _row(cell, figure, found, theirs)
+            ours, theirs = record.values(cell, figure), record.values(other or {}, figure)
+            if ours and theirs:
+                yield _row(cell, figure, ours, theirs)
 
 
 def _row(cell: Mapping[str, Any], figure: str, a: list[float], b: list[float]) -> FigureChange:
@@ -71,8 +71,8 @@ def _row(cell: Mapping[str, Any], figure: str, a: list[float], b: list[float]) -
     return FigureChange(*place, figure, before, after, change, chance, verdict)
 
 
-def _spread(found: list[float]) -> RoundSpread:
-    return RoundSpread(median(found), min(found), max(found))
+def _spread(values: list[float]) -> RoundSpread:
+    return RoundSpread(median(values), min(values), max(values))
 
 
 def differing_circumstances(

@@ -24,17 +24,17 @@ class TooLittleText(ProblemError):
 
 def passages(texts: Iterable[str]) -> tuple[str, ...]:
     """Split the texts at empty lines."""
-    found: list[str] = []
+    parts: list[str] = []
     for text in texts:
         begun: list[str] = []
         for paragraph in text.strip().split("\n\n"):
             begun.append(paragraph)
             if sum(map(len, begun)) >= MIN_PASSAGE:
-                found.append("\n\n".join(begun))
+                parts.append("\n\n".join(begun))
                 begun = []
         if begun:
-            found.append("\n\n".join(begun))
-    return tuple(found)
+            parts.append("\n\n".join(begun))
+    return tuple(parts)
 
 
 def prompt(known: Sequence[str], salt: str, seed: int, number: int) -> str:
@@ -58,20 +58,20 @@ def fit(text: str, tokens: int, count: TokenCounter) -> tuple[str, int]:
     high = len(text) + 1
     at = min(int(tokens * CHARACTERS_PER_TOKEN), len(text))
     for _ in range(TRIES):
-        found = count(text[:at])
-        if found <= tokens:
-            low, low_count = at, found
-            if found >= tokens * (1 - LENGTH_TOLERANCE):
+        counted = count(text[:at])
+        if counted <= tokens:
+            low, low_count = at, counted
+            if counted >= tokens * (1 - LENGTH_TOLERANCE):
                 break
             if at == len(text):
                 raise TooLittleText(
                     f"make a prompt of {tokens:,} tokens",
-                    f"all texts together have {found:,}",
+                    f"all texts together have {counted:,}",
                     "choose shorter --prompts",
                 )
         else:
             high = at
-        guess = int(at * tokens * (1 - LENGTH_TOLERANCE / 4) / max(found, 1))
+        guess = int(at * tokens * (1 - LENGTH_TOLERANCE / 4) / max(counted, 1))
         if not low < guess < high:
             guess = (low + high) // 2
         if guess in (low, high):

@@ -9,21 +9,21 @@ from collections import Counter
 from collections.abc import Sequence
 
 
-def chance(one: Sequence[float], other: Sequence[float]) -> float:
+def chance(ours: Sequence[float], other: Sequence[float]) -> float:
     """The p-value: the probability of rank sums this far apart under equal distributions."""
-    if not one or not other:
+    if not ours or not other:
         return 1.0
-    ranks = doubled_ranks([*one, *other])
-    mean = len(one) * sum(ranks)  # of the rank sum, times the number of values
-    seen = abs(sum(ranks[: len(one)]) * len(ranks) - mean)
-    sums = subset_sums(ranks, len(one))
+    ranks = doubled_ranks([*ours, *other])
+    mean = len(ours) * sum(ranks)  # of the rank sum, times the number of values
+    seen = abs(sum(ranks[: len(ours)]) * len(ranks) - mean)
+    sums = subset_sums(ranks, len(ours))
     far = sum(ways for total, ways in sums.items() if abs(total * len(ranks) - mean) >= seen)
     return far / sum(sums.values())
 
 
-def least_chance(one: int, other: int) -> float:
+def least_chance(ours: int, other: int) -> float:
     """The smallest p-value that samples of these sizes can have, without ties."""
-    return chance(range(one), range(one, one + other))
+    return chance(range(ours), range(ours, ours + other))
 
 
 def doubled_ranks(values: Sequence[float]) -> list[int]:

@@ -55,7 +55,7 @@ def round_of(answers: Sequence[TimedAnswer]) -> dict[str, Any]:
     read_s = max(answer.pieces[0] for answer in answers) - begin
     seconds = max(answer.pieces[-1] for answer in answers) - begin
     prompts, tokens = sum(a.prompt_tokens for a in answers), sum(a.tokens for a in answers)
-    token_s = [found for answer in answers if (found := answer.token_s)]
+    token_s = [rate for answer in answers if (rate := answer.token_s)]
     return {
         "seconds": _rounded(seconds),
         "prompt_tokens": prompts,
@@ -90,14 +90,14 @@ def cell(
 
 def values(cell: Mapping[str, Any], name: str) -> list[float]:
     """One figure of every round; for a list within a round, its median."""
-    found = [one[name] for one in cell["rounds"]]
-    plain = [median(one) if isinstance(one, list) and one else one for one in found]
-    return [one for one in plain if isinstance(one, (int, float))]
+    values = [round_[name] for round_ in cell["rounds"]]
+    plain = [median(value) if isinstance(value, list) and value else value for value in values]
+    return [value for value in plain if isinstance(value, (int, float))]
 
 
 def pooled(cell: Mapping[str, Any], name: str, share: float) -> float | None:
     """A quantile over the requests of all rounds."""
-    return quantile([each for one in cell["rounds"] for each in one[name]], share)
+    return quantile([each for round_ in cell["rounds"] for each in round_[name]], share)
 
 
 def quantile(numbers: Sequence[float], share: float) -> float | None:

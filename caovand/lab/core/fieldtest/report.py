@@ -90,12 +90,12 @@ def _kernels(kernels: StepDocument | None) -> Iterator[str]:
 
 def _rungs(trial: StepDocument) -> Sequence[str]:
     """The ladder's steps in the measured plan."""
-    found: Sequence[str] = trial["plan"]["rungs"] if trial["plan"] else ()
-    return found
+    rungs: Sequence[str] = trial["plan"]["rungs"] if trial["plan"] else ()
+    return rungs
 
 
 def _title(trial: StepDocument) -> str:
-    """How the model was actually served, including the ladder's steps."""
+    """Describe how the model was actually served, including the ladder's steps."""
     if not _rungs(trial):
         return str(trial["title"])
     word = "degraded" if trial["degraded"] else "rungs"
@@ -106,7 +106,7 @@ def _speeds(trial: StepDocument) -> Iterator[str]:
     cells = (trial["bench"] or {"cells": ()})["cells"]
     for cell, modelled in zip(cells, trial["modelled"] or [{}] * len(cells), strict=True):
         requests = len(cell["rounds"]) * cell["at_once"]
-        prompt = sum(one["prompt_tokens"] for one in cell["rounds"]) / requests
+        prompt = sum(round_["prompt_tokens"] for round_ in cell["rounds"]) / requests
         first = record.pooled(cell, "first_token_s", 0.5)
         yield from _row((
             _title(trial), f"{prompt:,.0f}", str(cell["at_once"]),
@@ -122,8 +122,8 @@ def _whole(value: float | None) -> str:
 
 
 def _middle(cell: StepDocument, name: str) -> str:
-    found = record.values(cell, name)
-    return f"{median(found):,.1f}" if found else NOTHING
+    values = record.values(cell, name)
+    return f"{median(values):,.1f}" if values else NOTHING
 
 
 def _others(trials: Sequence[StepDocument]) -> Iterator[str]:
@@ -141,7 +141,8 @@ def _others(trials: Sequence[StepDocument]) -> Iterator[str]:
 
 
 def _causes(trial: StepDocument) -> Iterator[str]:
-    """What the ladder changed, and why; also the failure, unless an earlier run had it."""
+    """List the ladder's changes with their reasons; also the failure, unless an earlier run had
+    it."""
     if trial["degraded"]:
         yield from trial["degraded"]["why"]
     if trial["failure"]:
@@ -150,11 +151,11 @@ def _causes(trial: StepDocument) -> Iterator[str]:
 
 def _forecast(trial: StepDocument) -> Iterator[str]:
     start = NOTHING if trial["start_s"] is None else f"{trial['start_s']:.0f} s"
-    found = trial["forecast"] or {}
-    for name, one in found.items():
-        pair = (f"{one['forecast']:,}", f"{one['reported']:,}", f"{one['off']:+.1%}")
+    forecast = trial["forecast"] or {}
+    for name, figure in forecast.items():
+        pair = (f"{figure['forecast']:,}", f"{figure['reported']:,}", f"{figure['off']:+.1%}")
         yield from _row((_title(trial), start, name.replace("_", " "), *pair))
-    if not found and trial["state"] == "measured":
+    if not forecast and trial["state"] == "measured":
         yield from _row((_title(trial), start, *[NOTHING] * 4))
 
 

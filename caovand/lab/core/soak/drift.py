@@ -36,7 +36,7 @@ def checks(seen: SoakRecord) -> Iterator[SoakCheck]:
     heat = _throttling_note(seen)
     alone = settled_samples(seen.paces, seen.seconds, WARM_UP)
     loaded = settled_samples(seen.loaded, seen.seconds, WARM_UP)
-    token_s = [(one.at_s, one.token_s) for one in alone if one.token_s is not None]
+    token_s = [(answer.at_s, answer.token_s) for answer in alone if answer.token_s is not None]
     yield _check("decoding alone", "a token", token_s, MIN_SLOWDOWN, heat)
     yield _check("prefill alone", "the first token", _first(alone), MIN_SLOWDOWN, heat)
     yield _check("first token under load", "it", _first(loaded), SLOWER_LOADED, heat)
@@ -44,7 +44,7 @@ def checks(seen: SoakRecord) -> Iterator[SoakCheck]:
 
 
 def _first(paces: Sequence[AnswerTimes]) -> list[tuple[float, float]]:
-    return [(one.at_s, one.first_token_s) for one in paces]
+    return [(pace.at_s, pace.first_token_s) for pace in paces]
 
 
 def _check(
@@ -65,14 +65,14 @@ def _check(
 
 
 def _throttling_note(seen: SoakRecord) -> str:
-    """What throttled the cards more than in the first third, as the end of a sentence."""
+    """Name what throttled the cards more than in the first third, as the end of a sentence."""
     samples = settled_samples(seen.samples, seen.seconds, WARM_UP)
     third = len(samples) // 3
     first, last = samples[:third], samples[len(samples) - third :]
     before, after = _throttled(first), _throttled(last)
     if after < before + HEAT:
         return ""
-    reason = next(one.throttled for one in reversed(last) if one.throttled)
+    reason = next(sample.throttled for sample in reversed(last) if sample.throttled)
     return (
         f"; {reason} slowed the cards down in {after:.0%} of the last third, and in {before:.0%} of"
         " the first"
@@ -80,7 +80,7 @@ def _throttling_note(seen: SoakRecord) -> str:
 
 
 def _throttled(samples: Sequence[SoakSample]) -> float:
-    return sum(1 for one in samples if one.throttled) / len(samples) if samples else 0.0
+    return sum(1 for sample in samples if sample.throttled) / len(samples) if samples else 0.0
 
 
 def _drafts(samples: Sequence[SoakSample]) -> Iterator[SoakCheck]:

@@ -26,7 +26,7 @@ class SoakCheck:
     text: str
 
 
-class OfOneEngine(Protocol):
+class JudgedEngine(Protocol):
     """An observation from one engine's life."""
 
     @property
@@ -36,16 +36,16 @@ class OfOneEngine(Protocol):
     def generation(self) -> int: ...
 
 
-One = TypeVar("One", bound=OfOneEngine)
+One = TypeVar("One", bound=JudgedEngine)
 
 
-def settled_samples(found: Iterable[One], seconds: float, warm_up: float) -> list[One]:
+def settled_samples(samples: Iterable[One], seconds: float, warm_up: float) -> list[One]:
     """Samples of the longest-lived engine, without its warm-up.
 
     `warm_up` is a share of `seconds`, counted from the start of the soak or of that engine.
     """
     lives: dict[int, list[One]] = {}
-    for one in found:
-        lives.setdefault(one.generation, []).append(one)
+    for sample in samples:
+        lives.setdefault(sample.generation, []).append(sample)
     longest = max(lives.values(), key=len, default=[])
-    return [one for one in longest if one.at_s >= longest[0].at_s + warm_up * seconds]
+    return [sample for sample in longest if sample.at_s >= longest[0].at_s + warm_up * seconds]

@@ -1,20 +1,20 @@
-"""Known greedy answers, and what a different answer proves.
+"""Known greedy answers, and the meaning of a different answer.
 
 The answers are taken at the start while nothing else is asked, each several times, so that those
 with and without a hit of the prefix cache are known. Later ones are compared token by token up to
 the first difference: all after it is another text.
 
-Rounding is no fault: who else is in the batch, and how much of a prompt a cache had, change the
-order of sums, so that two tokens which were nearly equal may trade places (health/canary.py). So:
+Rounding is no fault: the batch, and the part of a prompt that a cache had, change the order of
+summation, so two nearly equal tokens may swap (health/canary.py). Therefore:
 
-- A token that had led by more than canary's MARGIN is replaced by wrong data alone: a failure.
-- Next to other requests, any other difference is counted. It fails where such differences become
-more frequent, which rounding has no reason for (Fisher's exact test, second half of the soak
-against the first).
-- Alone, the second of two answers in a row has the same batch and the same hit as one of the start:
-any difference of it is a failure. The first of the two may have hit what is left of the prompt
-in a cache: within the margin it is counted.
-- Where an engine reports no logprobs, no margin is known: alone, any difference is a failure.
+- Only wrong data replaces a token that had led by more than canary's MARGIN: a failure.
+- Next to other requests, any other difference is counted. It is a failure where such differences
+  become more frequent, which rounding does not explain (Fisher's exact test, second half of the
+  soak against the first).
+- Alone, the second of two answers in a row has the same batch and the same cache hit as one of the
+  start: any difference is a failure. The first of the two may have hit whatever a cache still has
+  of the prompt: within the margin it is counted.
+- If an engine reports no logprobs, no margin is known: alone, any difference is a failure.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def as_words(text: str) -> GreedyAnswer:
 def difference(known: Sequence[GreedyAnswer], now: GreedyAnswer) -> Difference | None:
     """The difference from the known answer with the longest common prefix; None if it equals
     one."""
-    found = [one for one in (_difference(each, now) for each in known) if one]
-    return max(found, key=lambda one: one.place) if len(found) == len(known) else None
+    differences = [d for d in (_difference(each, now) for each in known) if d]
+    return max(differences, key=lambda d: d.place) if len(differences) == len(known) else None
 
 
 def _difference(known: GreedyAnswer, now: GreedyAnswer) -> Difference | None:

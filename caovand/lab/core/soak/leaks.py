@@ -38,37 +38,37 @@ WATCHED = (
 def checks(seen: SoakRecord) -> Iterator[SoakCheck]:
     """One check for each observable figure."""
     kept = settled_samples(seen.samples, seen.seconds, WARM_UP)
-    for one in WATCHED:
+    for figure in WATCHED:
         points = [
             (sample.at_s, value)
             for sample in kept
-            if (value := getattr(sample, one.field)) is not None
+            if (value := getattr(sample, figure.field)) is not None
         ]
         # A machine without a card has no GPU memory to watch.
-        if points or any(_known(seen.samples, one)) or one.field != "gpu_mib":
-            yield _check(one, points, any(_known(seen.samples, one)))
+        if points or any(_known(seen.samples, figure)) or figure.field != "gpu_mib":
+            yield _check(figure, points, any(_known(seen.samples, figure)))
 
 
-def _known(samples: Sequence[SoakSample], one: WatchedFigure) -> Iterator[bool]:
-    return (getattr(sample, one.field) is not None for sample in samples)
+def _known(samples: Sequence[SoakSample], figure: WatchedFigure) -> Iterator[bool]:
+    return (getattr(sample, figure.field) is not None for sample in samples)
 
 
-def _check(one: WatchedFigure, points: Sequence[trends.TrendPoint], known: bool) -> SoakCheck:
+def _check(figure: WatchedFigure, points: Sequence[trends.TrendPoint], known: bool) -> SoakCheck:
     if not known:
-        return SoakCheck(one.label, Outcome.UNKNOWN, "cannot be read by this user")
+        return SoakCheck(figure.label, Outcome.UNKNOWN, "cannot be read by this user")
     if len(points) < trends.MIN_BINS:
-        return SoakCheck(one.label, Outcome.UNKNOWN, "too short to judge")
-    unit = f" {one.unit}" if one.unit else ""
+        return SoakCheck(figure.label, Outcome.UNKNOWN, "too short to judge")
+    unit = f" {figure.unit}" if figure.unit else ""
     low, high = min(value for _, value in points), max(value for _, value in points)
-    if grown := trends.growth(points, one.least):
+    if grown := trends.growth(points, figure.least):
         text = (
             f"grew by {grown.gained:,.0f}{unit} from first to last, {grown.per_hour:,.0f}{unit} an"
             f" hour, to {points[-1][1]:,.0f}{unit}"
         )
         if points[-1][0] - points[0][0] >= MIN_JUDGED_S:
-            return SoakCheck(one.label, Outcome.FAILED, text)
+            return SoakCheck(figure.label, Outcome.FAILED, text)
         short = f"; {MIN_JUDGED_S / 60:.0f} minutes after the warm-up would tell whether it leaks"
-        return SoakCheck(one.label, Outcome.NOTED, text + short)
+        return SoakCheck(figure.label, Outcome.NOTED, text + short)
     return SoakCheck(
-        one.label, Outcome.PASSED, f"{low:,.0f} to {high:,.0f}{unit}, no steady growth"
+        figure.label, Outcome.PASSED, f"{low:,.0f} to {high:,.0f}{unit}, no steady growth"
     )

@@ -81,7 +81,7 @@ def task_for(seed: int, number: int, limits: Limits) -> ClientTask:
     def draw(what: str) -> float:
         return draw_of(f"{seed} {number} {what}")
 
-    kind = kinds[number] if number < len(kinds) else _chosen(kinds, draw("kind"))
+    kind = kinds[number] if number < len(kinds) else _choose(kinds, draw("kind"))
     # The longest comes early, so that its memory counts as warm-up.
     share = 1.0 if number < len(kinds) else draw("length")
     low, high = (
@@ -102,7 +102,7 @@ def task_for(seed: int, number: int, limits: Limits) -> ClientTask:
     )
 
 
-def _chosen(kinds: list[TaskKind], place: float) -> TaskKind:
+def _choose(kinds: list[TaskKind], place: float) -> TaskKind:
     left = place * sum(SHARES[kind] for kind in kinds)
     for kind in kinds[:-1]:
         left -= SHARES[kind]

@@ -22,7 +22,7 @@ MIN_HALF_SHARE = 1 / 3
 """Minimum share of the overall slope in each half: a single step, or growth that levels off, is no
 leak."""
 LEAK_SIGMAS = 2.0
-"""How many standard deviations of the points around the fitted line a leak must exceed."""
+"""A leak must exceed this many standard deviations of the points around the fitted line."""
 NORMAL = 1.4826
 """Standard deviation of a normal distribution, in median absolute deviations."""
 
@@ -47,7 +47,7 @@ def growth(points: Sequence[TrendPoint], least: float) -> Growth | None:
     halves = kept[: middle + 1], kept[middle:]
     gained = slope * (kept[-1][0] - kept[0][0])
     rest = [value - slope * at for at, value in kept]
-    spread = NORMAL * median(abs(one - median(rest)) for one in rest)
+    spread = NORMAL * median(abs(value - median(rest)) for value in rest)
     leaks = (
         gained > max(least, LEAK_SIGMAS * spread)
         and rise_chance([value for _, value in kept]) <= SIGNIFICANCE
@@ -60,7 +60,9 @@ def bin_points(points: Sequence[TrendPoint], most: int = BINS) -> list[TrendPoin
     """Reduce a series to at most `most` points, each the median of equally many adjacent ones."""
     size = max(math.ceil(len(points) / most), 1)
     groups = [points[n : n + size] for n in range(0, len(points), size)]
-    return [(median(at for at, _ in one), median(value for _, value in one)) for one in groups]
+    return [
+        (median(at for at, _ in group), median(value for _, value in group)) for group in groups
+    ]
 
 
 def theil_sen(points: Sequence[TrendPoint]) -> float:
@@ -86,4 +88,4 @@ def rise_chance(values: Sequence[float]) -> float:
 
 
 def _counts(values: Sequence[float]) -> list[int]:
-    return [values.count(one) for one in set(values)]
+    return [values.count(value) for value in set(values)]

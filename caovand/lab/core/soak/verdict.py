@@ -27,8 +27,8 @@ NAMED = FAILING_EVENTS | WORTH_NOTING | {STARTED}
 def checks(seen: SoakRecord) -> tuple[SoakCheck, ...]:
     """All checks, in display order."""
     return (
-        _answers_alone([one for one in seen.compared if one.alone]),
-        _answers_under_load([one for one in seen.compared if not one.alone], seen.seconds),
+        _answers_alone([answer for answer in seen.compared if answer.alone]),
+        _answers_under_load([answer for answer in seen.compared if not answer.alone], seen.seconds),
         _errors(seen),
         _breaks(seen),
         *drift.checks(seen),
@@ -37,48 +37,48 @@ def checks(seen: SoakRecord) -> tuple[SoakCheck, ...]:
     )
 
 
-def has_passed(found: Sequence[SoakCheck]) -> bool:
+def has_passed(checks: Sequence[SoakCheck]) -> bool:
     """Whether no check failed."""
-    return all(check.outcome is not Outcome.FAILED for check in found)
+    return all(check.outcome is not Outcome.FAILED for check in checks)
 
 
 def _answers_alone(compared: Sequence[AnswerComparison]) -> SoakCheck:
     name = "answers alone"
     if not compared:
         return SoakCheck(name, Outcome.UNKNOWN, "no known prompt was asked again")
-    other = [one for one in compared if one.difference]
-    bad = [one for one in other if _fails_alone(one)]
+    other = [answer for answer in compared if answer.difference]
+    bad = [answer for answer in other if _fails_alone(answer)]
     if bad:
         return SoakCheck(
-            name, Outcome.FAILED, f"{_counted(bad, compared)}; {_first_difference(bad)}"
+            name, Outcome.FAILED, f"{_format_count(bad, compared)}; {_first_difference(bad)}"
         )
     if other:
-        text = f"{_counted(other, compared)}, within rounding and not when asked again"
+        text = f"{_format_count(other, compared)}, within rounding and not when asked again"
         return SoakCheck(name, Outcome.NOTED, text)
     return SoakCheck(name, Outcome.PASSED, f"{len(compared)} of {len(compared)} as at the start")
 
 
-def _fails_alone(one: AnswerComparison) -> bool:
-    assert one.difference is not None
-    return one.again or one.difference.wrong or one.difference.margin is None
+def _fails_alone(answer: AnswerComparison) -> bool:
+    assert answer.difference is not None
+    return answer.again or answer.difference.wrong or answer.difference.margin is None
 
 
 def _answers_under_load(compared: Sequence[AnswerComparison], seconds: float) -> SoakCheck:
     name = "answers under load"
     if not compared:
         return SoakCheck(name, Outcome.UNKNOWN, "no known prompt was asked next to other requests")
-    other = [one for one in compared if one.difference]
+    other = [answer for answer in compared if answer.difference]
     if not other:
         text = f"{len(compared)} of {len(compared)} as at the start"
         return SoakCheck(name, Outcome.PASSED, text)
-    counted = _counted(other, compared)
-    bad = [one for one in other if one.difference and one.difference.wrong]
+    counted = _format_count(other, compared)
+    bad = [answer for answer in other if answer.difference and answer.difference.wrong]
     if bad:
         return SoakCheck(
-            name, Outcome.FAILED, f"{_counted(bad, compared)}; {_first_difference(bad)}"
+            name, Outcome.FAILED, f"{_format_count(bad, compared)}; {_first_difference(bad)}"
         )
-    first = [one for one in compared if one.at_s <= seconds / 2]
-    early = sum(1 for one in first if one.difference)
+    first = [answer for answer in compared if answer.at_s <= seconds / 2]
+    early = sum(1 for answer in first if answer.difference)
     later = len(other) - early
     chance = more_often(early, len(first), later, len(compared) - len(first))
     if chance <= MORE_OFTEN:
@@ -87,31 +87,33 @@ def _answers_under_load(compared: Sequence[AnswerComparison], seconds: float) ->
             f" {later} of {len(compared) - len(first)} in the second"
         )
         return SoakCheck(name, Outcome.FAILED, text)
-    known = all(one.difference and one.difference.margin is not None for one in other)
-    why = "within rounding" if known else "as batches may explain; the engine reports no logprobs"
-    return SoakCheck(name, Outcome.NOTED, f"{counted}, {why}, not more often in the second half")
+    known = all(answer.difference and answer.difference.margin is not None for answer in other)
+    reason = (
+        "within rounding" if known else "as batches may explain; the engine reports no logprobs"
+    )
+    return SoakCheck(name, Outcome.NOTED, f"{counted}, {reason}, not more often in the second half")
 
 
-def _counted(some: Sequence[AnswerComparison], compared: Sequence[AnswerComparison]) -> str:
+def _format_count(some: Sequence[AnswerComparison], compared: Sequence[AnswerComparison]) -> str:
     return f"{len(some)} of {len(compared)} differ"
 
 
 def _first_difference(bad: Sequence[AnswerComparison]) -> str:
-    one = bad[0]
-    assert one.difference is not None
-    return f"first after {clock(one.at_s)}, prompt {one.prompt + 1}: {one.difference.text}"
+    answer = bad[0]
+    assert answer.difference is not None
+    return f"first after {clock(answer.at_s)}, prompt {answer.prompt + 1}: {answer.difference.text}"
 
 
 def _errors(seen: SoakRecord) -> SoakCheck:
-    empty = sum(1 for one in seen.errors if one.kind == EMPTY)
+    empty = sum(1 for error in seen.errors if error.kind == EMPTY)
     few = empty <= MAX_EMPTY_SHARE * sum(seen.requests.values())
-    errors = [one for one in seen.errors if one.kind != EMPTY or not few]
+    errors = [error for error in seen.errors if error.kind != EMPTY or not few]
     if not errors and empty:
         text = f"no request failed; {empty} answers were tokens without text"
         return SoakCheck("errors", Outcome.NOTED, text)
     if not errors:
         return SoakCheck("errors", Outcome.PASSED, "no request failed")
-    kinds = Counter(one.kind for one in errors)
+    kinds = Counter(error.kind for error in errors)
     counted = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common())
     first = f"first after {clock(errors[0].at_s)}: {errors[0].text}"
     return SoakCheck("errors", Outcome.FAILED, f"{counted}; {first}")
@@ -119,8 +121,8 @@ def _errors(seen: SoakRecord) -> SoakCheck:
 
 def _breaks(seen: SoakRecord) -> SoakCheck:
     """Restarts, incidents and rungs."""
-    starts = [one for one in seen.events if one.kind == STARTED]
-    bad = [one for one in seen.events if one.kind in FAILING_EVENTS]
+    starts = [event for event in seen.events if event.kind == STARTED]
+    bad = [event for event in seen.events if event.kind in FAILING_EVENTS]
     parts = []
     if starts:
         times = "once" if len(starts) == 1 else f"{len(starts)} times"
@@ -134,17 +136,17 @@ def _breaks(seen: SoakRecord) -> SoakCheck:
 
 
 def _events(seen: SoakRecord) -> SoakCheck:
-    found = [one for one in seen.events if one.kind in WORTH_NOTING]
-    if not found:
+    notable = [event for event in seen.events if event.kind in WORTH_NOTING]
+    if not notable:
         return SoakCheck("events", Outcome.PASSED, "the daemon noticed nothing else")
-    return SoakCheck("events", Outcome.NOTED, "; ".join(_texts(found)))
+    return SoakCheck("events", Outcome.NOTED, "; ".join(_texts(notable)))
 
 
-def _texts(found: Sequence[Mishap]) -> Iterator[str]:
-    for one in found[:MAX_NAMED]:
-        yield f"after {clock(one.at_s)}: {one.text}"
-    if len(found) > MAX_NAMED:
-        yield f"and {len(found) - MAX_NAMED} more"
+def _texts(mishaps: Sequence[Mishap]) -> Iterator[str]:
+    for mishap in mishaps[:MAX_NAMED]:
+        yield f"after {clock(mishap.at_s)}: {mishap.text}"
+    if len(mishaps) > MAX_NAMED:
+        yield f"and {len(mishaps) - MAX_NAMED} more"
 
 
 def clock(seconds: float) -> str:

@@ -101,9 +101,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "model's own checkpoint (safetensors), a newer release, or llama.cpp.",
     ),
     "args.template": (
-        "The model has no chat template: it is a base model, or chat_template.jinja and "
-        "tokenizer_config.json are not complete. Pass a template with --chat-template, use the "
-        "instruct variant, or have clients use /v1/completions.",
+        "The engine found no chat template: it is a base model, chat_template.jinja and "
+        "tokenizer_config.json are not complete, or the model formats chats by code of its own, "
+        "which the engine must know (its page names the release and the option). Pass a template "
+        "with --chat-template, use the instruct variant, or have clients use /v1/completions.",
     ),
     "hub.vocabulary": (
         "gpt-oss needs the vocabulary files o200k_base.tiktoken and cl100k_base.tiktoken, which "

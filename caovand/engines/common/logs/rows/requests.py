@@ -31,6 +31,8 @@ ROWS = (
          r"Failed to apply (?P<processor>\w{1,80}Processor\w{0,20}) on data", _LATER),
     signature("args.context", "consequence", "bad-arguments",
          r"maximum context length is (?P<limit>\d{1,9}) tokens"
+         r"|prompt \(total length (?P<total>\d{1,9})\) is too long to fit into the model "
+         r"\(context length (?P<holds>\d{1,9})\)"
          r"|max_tokens must be at least 1, got -\d|max_completion_tokens' is too large"
          r"|[Pp]rompt .{0,60}longer than the maximum model length of (?P<most>\d{1,9})"
          r"|Requested token count exceeds the model's maximum context length of "
@@ -186,6 +188,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "({limit} tokens).",
         "Prompt and answer together are longer than the context that the server was started with "
         "({longest} tokens).",
+        "The prompt has {total} tokens with those of its images, and the server was started with a "
+        "context of {holds}: raise --max-model-len as far as the model and the memory allow, or "
+        "send less text, and fewer or smaller images.",
         "The prompt is longer than the context that the server was started with ({most} tokens).",
         "The prompt is longer than the context that the server was started with ({window} tokens).",
         "Let the client send a shorter prompt and ask for less (max_tokens), or start the server "
