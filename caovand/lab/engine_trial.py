@@ -73,14 +73,14 @@ def run(args: argparse.Namespace) -> int:
     equal = sum(a == b for a, b in zip(before.answers, after.answers, strict=True))
     kept = not outcome.why
     if args.json:
-        rest = show.comparison(rows, compare.differing_circumstances(before.bench, after.bench))
+        rest = show.comparison(rows, compare.differing_conditions(before.bench, after.bench))
         document = {"tried": tried.name, "before": old.name, "kept": kept, "why": outcome.why,
                     "answers": len(after.answers), "equal_answers": equal, **rest}  # fmt: skip
         print(json.dumps(document))
     else:
         print(f"A is {old.name}\nB is {tried.name}")
         for line in show.side_by_side(
-            rows, compare.differing_circumstances(before.bench, after.bench)
+            rows, compare.differing_conditions(before.bench, after.bench)
         ):
             print(line)
         print(f"{equal} of {len(after.answers)} fixed prompts were answered with the same text")

@@ -76,7 +76,7 @@ def _compare(args: argparse.Namespace) -> int:
     paths = [kept.path_of(word) for word in args.compare]
     a, b = map(results.load, paths)
     try:
-        rows, differing = list(compare.rows(a, b)), compare.differing_circumstances(a, b)
+        rows, differing = list(compare.rows(a, b)), compare.differing_conditions(a, b)
     except (LookupError, TypeError, AttributeError) as problem:
         raise results.NoResult(
             "compare these results",

@@ -10,7 +10,7 @@ from caovand.core.facts.shortfalls import oldest_card
 from caovand.core.plan import Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
-from caovand.engines.common.plans import chosen_cards
+from caovand.engines.common.plans import choose_cards
 
 MIN_CAPABILITY = oldest_card("13")
 """Compute capability of the oldest cards that `caovanctl engine install` builds for."""
@@ -22,7 +22,7 @@ def choose(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     engine = inventory.engine
     if engine.build == "cpu":
         return ()
-    gpus = chosen_cards(config, inventory)
+    gpus = choose_cards(config, inventory)
     able = tuple(gpu for gpu in gpus if compiled_for(engine, gpu))
     if config.engine.gpus is not None and len(able) < len(gpus):
         gpu = next(gpu for gpu in gpus if gpu not in able)

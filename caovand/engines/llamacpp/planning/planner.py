@@ -244,8 +244,3 @@ def _warnings(
 def at_once(plan: Plan) -> int | None:
     """The number of requests that the engine answers at a time."""
     return count(plan.value("parallel"))
-
-
-def context_of(plan: Plan) -> int | None:
-    """The longest request in tokens."""
-    return count(plan.value(CONTEXT))

@@ -72,7 +72,7 @@ def _find_cause(
         hinted = hinted or bool(_CARD.search(line[: MAX_TEXT * 4]))
         integrated = integrated or _INTEGRATED.search(line[: MAX_TEXT * 4])
         if unused is None and (none := _NO_CARD.search(line[:MAX_TEXT])):
-            named = {key: value for key, value in none.groupdict().items() if value}
+            named = {name: text for name, text in none.groupdict().items() if text}
             unused = line_finding("gpu-absent", line, number, "http", "ollama.cards.unused", named)
         if _GAVE_UP in line[:MAX_TEXT]:
             gave_up.append(number)

@@ -10,7 +10,7 @@ from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
-from caovand.engines.common.plans import chosen_cards
+from caovand.engines.common.plans import choose_cards
 from caovand.engines.common.speeds import all_linked, link_text
 from caovand.engines.sglang.planning.options import ATTENTION_GROUPS, GROUPED, REPLICAS, option
 
@@ -25,7 +25,7 @@ MIN_DP_ATTENTION_CARDS = 4
 def choose(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards to use: those configured, else all that this SGLang has kernels for."""
     listed, engine = config.engine.gpus, inventory.engine
-    gpus = chosen_cards(config, inventory)
+    gpus = choose_cards(config, inventory)
     if engine.build == "cpu" or not gpus:
         raise Unplannable(
             "cannot plan SGLang without a card: caovan runs its CUDA build only; set [engine] kind"

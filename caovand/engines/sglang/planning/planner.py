@@ -73,7 +73,7 @@ def make_plan(
     """The plan for this configuration on this machine; raises Unplannable if there is none."""
     engine, model = inventory.engine, inventory.model
     typed = options.values(config.engine.extra_args, engine.switches)
-    _check(config, inventory, typed)
+    _refuse_unsupported(config, inventory, typed)
     refuse_other_tasks(model, "SGLang")
     gpus = cards.choose(config, inventory)
     drafts = drafting.speculative_config(config, inventory, mode, environ, typed)
@@ -115,7 +115,7 @@ def make_plan(
     return replace(plan, warnings=tuple(warnings), advice=memory.advice)
 
 
-def _check(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> None:
+def _refuse_unsupported(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> None:
     """Refuse requests that SGLang cannot meet."""
     if inventory.model.gguf is not None:
         raise Unplannable(
@@ -331,8 +331,3 @@ def at_once(plan: Plan) -> int | None:
     """The number of requests that the engine answers at a time."""
     each = count(plan.value(options.REQUESTS))
     return each and each * options.replicas(plan.value)
-
-
-def context_of(plan: Plan) -> int | None:
-    """The longest request in tokens."""
-    return count(plan.value(CONTEXT))
