@@ -44,6 +44,9 @@ FACES: Mapping[str, str] = {
     "caovand.engines.sglang.planning.sizing": "tests/engines/sglang/test_planner.py",
     "caovand.engines.vllm.serve_words": "tests/cli/test_public_commands.py",
     "caovand.gateway": "tests/gateway",
+    "caovand.lab.bench": "tests/lab/test_bench.py",
+    "caovand.lab.results": "tests/lab/test_bench.py tests/lab/test_soak.py",
+    "caovand.lab.soak": "tests/lab/test_soak.py",
     "caovand.page": "tests/page",
 }
 """The tests that cover a module, or a whole package, from outside, where no rule below applies.
