@@ -45,7 +45,7 @@ FACES: Mapping[str, str] = {
     "caovand.engines.vllm.serve_words": "tests/cli/test_public_commands.py",
     "caovand.gateway": "tests/gateway",
     "caovand.lab.bench": "tests/lab/test_bench.py",
-    "caovand.lab.results": "tests/lab/test_bench.py",
+    "caovand.lab.results": "tests/lab/test_bench.py tests/lab/test_soak.py",
     "caovand.lab.soak": "tests/lab/test_soak.py",
     "caovand.page": "tests/page",
 }

@@ -7,15 +7,15 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from caovand.cli.common import printing
 from caovand.cli.common.client import ask
 from caovand.cli.common.errors import Exit
-from caovand.cli.common.printing import show
 from caovand.cli.common.verb import Verb
 
 
 def run(args: argparse.Namespace) -> int:
     rows = ask(args, "incidents")["incidents"]
-    show(args, rows, "\n".join(lines(rows)))
+    printing.show(args, rows, "\n".join(lines(rows)))
     return Exit.DONE
 
 
