@@ -1,4 +1,4 @@
-"""What pages list and the code decides: keys, verbs, states, failures and rungs.
+"""The lists of the pages, taken from the code: keys, verbs, states, failures and rungs.
 
 packaging/man/make.py writes it as roff, packaging/docs/make.py as Markdown. Nothing here knows
 either format: text is plain, with `backquotes` around what is typed.
@@ -144,7 +144,7 @@ def _options(verb: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 
 
 def _metavar(action: argparse.Action) -> str:
-    """What stands for the value of an argument."""
+    """The placeholder for the value of an argument."""
     if isinstance(action.metavar, str):
         return action.metavar
     return "|".join(map(str, action.choices)) if action.choices else action.dest.upper()

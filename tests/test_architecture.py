@@ -110,10 +110,10 @@ def test_a_module_imports_only_layers_below_its_own() -> None:
 
 
 VERBS_OF_LAB = {
-    "caovand.cli.bench": ["caovand.lab.bench"],
+    "caovand.cli.bench": ["caovand.lab.bench.verb"],
     "caovand.cli.engine.try": ["caovand.cli.engine.shared", "caovand.lab.engine_trial"],
-    "caovand.cli.fieldtest": ["caovand.lab.fieldtest"],
-    "caovand.cli.soak": ["caovand.lab.soak"],
+    "caovand.cli.fieldtest": ["caovand.lab.fieldtest.verb"],
+    "caovand.cli.soak": ["caovand.lab.soak.verb"],
 }
 """They stand where caovanctl finds its verbs, and have nothing but the record."""
 DECISIONS = ("lifecycle", "healing", "cluster", "tuning", "gateway")

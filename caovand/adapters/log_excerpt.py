@@ -66,10 +66,10 @@ def excerpt_of(log: BinaryIO, starts: Sequence[str]) -> Excerpt:
             size -= len(old.raw)
             lines -= old.lines
             sieve.sift(old)
-    return _joined(sieve, end)
+    return _join(sieve, end)
 
 
-def _joined(sieve: _Sieve, end: Sequence[_Piece]) -> Excerpt:
+def _join(sieve: _Sieve, end: Sequence[_Piece]) -> Excerpt:
     kept = sieve.kept()
     texts, numbers = list(kept.values()), array("q", kept)
     for piece in end:
@@ -86,17 +86,17 @@ def _pieces(log: BinaryIO) -> Iterator[_Piece]:
     while raw := log.read(PIECE_BYTES):
         whole, newline, part = raw.rpartition(b"\n")
         if newline:
-            raw = _shortened(rest) + whole + newline
+            raw = _shorten(rest) + whole + newline
             lines = raw.count(b"\n")
             yield _Piece(number, raw, lines)
             number, rest = number + lines, part
         else:
-            rest = _shortened(rest + part)
+            rest = _shorten(rest + part)
     if rest:
-        yield _Piece(number, _shortened(rest), 1)
+        yield _Piece(number, _shorten(rest), 1)
 
 
-def _shortened(line: bytes) -> bytes:
+def _shorten(line: bytes) -> bytes:
     half = MAX_LINE_BYTES // 2
     return line if len(line) <= MAX_LINE_BYTES else line[:half] + line[-half:]
 

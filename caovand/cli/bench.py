@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from caovand.lab.bench import VERB
+from caovand.lab.bench.verb import VERB
 
 __all__ = ["VERB"]

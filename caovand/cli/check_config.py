@@ -6,12 +6,12 @@ Verbatim flags are checked against the engine's options, which are cached after 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.adapters.files import config_file
 from caovand.cli.common.errors import Exit
+from caovand.cli.common.printing import show
 from caovand.cli.common.survey import SYSTEM_CONFIG, config_path, inspect, running
 from caovand.cli.common.verb import Group, Verb
 from caovand.core.config.key import ConfigError
@@ -37,11 +37,11 @@ def run(args: argparse.Namespace) -> int:
         findings = problem.findings
     else:
         findings, unchecked = _flags(config, file)
-    if args.json:
-        document = {"ok": not findings, "findings": findings, "unchecked": unchecked}
-        print(json.dumps({"file": str(file), **document}))
-    else:
-        print("\n".join(findings) or f"{file}: valid{unchecked and f', but {unchecked}'}")
+    document = {
+        "file": str(file), "ok": not findings, "findings": findings, "unchecked": unchecked,
+    }  # fmt: skip
+    text = "\n".join(findings) or f"{file}: valid{unchecked and f', but {unchecked}'}"
+    show(args, document, text)
     return Exit.FAILED if findings else Exit.DONE
 
 

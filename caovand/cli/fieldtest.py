@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from caovand.lab.fieldtest import VERB
+from caovand.lab.fieldtest.verb import VERB
 
 __all__ = ["VERB"]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from caovand.cli.common.client import connect
+from caovand.cli.common.client import ask
 from caovand.cli.common.drawing import BARS, PLAIN_BARS, number, sparkline
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.printing import takes_unicode
@@ -78,8 +78,7 @@ def run(args: argparse.Namespace) -> int:
     more: dict[str, float] = {} if args.json else {"points": COLUMNS}
     if ago:
         more["until"] = time.time() - ago
-    with connect(args) as client:
-        answer = client.ask("history", seconds=args.since - ago, **more)
+    answer = ask(args, "history", seconds=args.since - ago, **more)
     if args.json:
         print(json.dumps(answer))
         return Exit.DONE

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.adapters.files import config_file, secret_file, trust
 from caovand.adapters.network import http
-from caovand.cli.common.client import connect
+from caovand.cli.common.client import ask
 from caovand.cli.common.client_programs import KEY, PROGRAMS, ClientEndpoint, ProgramLaunch
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.verb import Group, Verb
@@ -79,8 +79,7 @@ def _remote_endpoint(args: argparse.Namespace) -> ClientEndpoint:
 
 def _local_endpoint(args: argparse.Namespace) -> ClientEndpoint:
     """The gateway if there is one, because it also answers while the engine restarts."""
-    with connect(args) as client:
-        status = client.ask("status")
+    status = ask(args, "status")
     gateway, served = status.get("gateway"), status["served"]
     if gateway and gateway["serving"]:
         url = gateway["url"]

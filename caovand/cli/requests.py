@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from caovand.cli.common.client import connect
+from caovand.cli.common.client import ask
 from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.printing import show
 from caovand.cli.common.verb import Verb
 
 
@@ -25,16 +25,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.count < 1:
         raise CommandError(Exit.USAGE, f"cannot show {args.count} requests: use 1 or more")
-    with connect(args) as client:
-        rows = client.ask("requests")["requests"]
+    rows = ask(args, "requests")["requests"]
     if args.failed:
         rows = [row for row in rows if row["outcome"] or row["status"] >= 400]
     rows = rows[-args.count :]
-    if args.json:
-        print(json.dumps(rows))
-        return Exit.DONE
-    for line in lines(rows):
-        print(line)
+    show(args, rows, "\n".join(lines(rows)))
     return Exit.DONE
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from caovand.lab.soak import VERB
+from caovand.lab.soak.verb import VERB
 
 __all__ = ["VERB"]

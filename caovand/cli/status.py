@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.cli.common.client import connect
+from caovand.cli.common.client import ask
 from caovand.cli.common.console import console
 from caovand.cli.common.errors import Exit
 from caovand.cli.common.status_lines import lines
@@ -15,8 +15,7 @@ from caovand.cli.common.verb import Verb
 
 
 def run(args: argparse.Namespace) -> int:
-    with connect(args) as client:
-        answer = client.ask("status")
+    answer = ask(args, "status")
     if args.json:
         print(json.dumps(_without_copies(answer)))
     else:

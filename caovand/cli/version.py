@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from caovand import __version__
-from caovand.cli.common.client import connect
+from caovand.cli.common.client import ask
 from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.printing import show
 from caovand.cli.common.verb import Verb
 
 
 def run(args: argparse.Namespace) -> int:
     """Show our version, and the daemon's if one runs."""
     try:
-        with connect(args) as client:
-            daemon = client.ask("version", answer_s=2.0)["version"]
+        daemon = ask(args, "version", answer_s=2.0)["version"]
     except CommandError:
         daemon = None
-    if args.json:
-        print(json.dumps({"caovanctl": __version__, "caovand": daemon}))
-    else:
-        print(f"caovanctl {__version__}\ncaovand {daemon or 'not running'}")
+    document = {"caovanctl": __version__, "caovand": daemon}
+    show(args, document, f"caovanctl {__version__}\ncaovand {daemon or 'not running'}")
     return Exit.DONE
 
 

@@ -15,7 +15,7 @@ from caovand.cli.common.reach import NoDaemon
 from caovand.cli.common.verb import Verb
 from caovand.cli.common.waiting import follow
 
-AGAIN_S = 0.25
+RETRY_S = 0.25
 """Seconds between attempts to reach a daemon that is not listening yet."""
 
 
@@ -57,7 +57,7 @@ def _follow(args: argparse.Namespace, until: str) -> Mapping[str, Any]:
             if not shown:
                 print(f"{problem.message}; waiting for it", file=sys.stderr)
                 shown = True
-            time.sleep(min(AGAIN_S, left_s))
+            time.sleep(min(RETRY_S, left_s))
 
 
 VERB = Verb(

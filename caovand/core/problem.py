@@ -28,6 +28,11 @@ class Problem:
         return "; ".join(filter(None, (self.message, self.remedy)))
 
 
+def reason_of(error: BaseException) -> str:
+    """The operating system's reason for an error, without the path; else the error's text."""
+    return str(getattr(error, "strerror", None) or error)
+
+
 class ProblemError(Exception):
     """Raised with a problem to report; its text is the problem's."""
 

@@ -29,7 +29,7 @@ from caovand.daemon.start.starts import Starts
 
 SILENT_S = 1.0
 """If the gateway has not polled for this long, there is no gateway to wait for."""
-LOOK_S = 0.2
+POLL_S = 0.2
 NO_REQUESTS: Mapping[str, int] = {"waiting": 0, "at_engine": 0}
 EXTRA_DIVISOR = 8
 """The engine gets one extra request for each this many that it serves at a time."""
@@ -216,7 +216,7 @@ class Clients:
                 return
             if self._silent:
                 return
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
 
 def _client_names(plan: Plan | None, config: Config) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from caovand.adapters.confinement.popen import Confinement
 from caovand.adapters.servers.listening import Listeners
-from caovand.adapters.servers.server_process import READY, ServerKind, ServerProcess
+from caovand.adapters.servers.server_process import READY, ServerCommand, ServerKind, ServerProcess
 from caovand.core import limits
 from caovand.core.addresses import join_address, split_address
 from caovand.core.lifecycle.backoff import delay
@@ -125,16 +125,10 @@ class ServerSupervisor:
             self._failed(f"cannot serve {self.kind.title}: {self._listen}: {reason}; {remedy}")
             return
         try:
-            self._process = self._start(
-                self.kind,
-                self._words,
-                self._listener,
-                self._runtime,
-                self._environ,
-                self._on_line,
-                self._on_end,
-                self._confinement,
+            command = ServerCommand(
+                self.kind, self._words, self._runtime, self._environ, self._confinement
             )
+            self._process = self._start(command, self._listener, self._on_line, self._on_end)
         except OSError as problem:
             fact = limits.limit_reached(problem) or problem.strerror or str(problem)
             self._failed(f"cannot start {self.kind.title}'s process: {fact}; {REMEDY}")

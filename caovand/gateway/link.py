@@ -20,7 +20,7 @@ from caovand.gateway.facts import Facts, read
 
 WAIT_S = 20.0  # the daemon answers after this time at the latest
 ANSWER_S = WAIT_S + 10.0
-AGAIN_S = 0.5
+RETRY_S = 0.5
 REPORT_S = 0.25  # minimum time between two reports
 USAGE_S = 1.0
 MAX_ROWS = 20  # of usage: a request to the daemon is one short line
@@ -101,5 +101,5 @@ class Link:
         try:
             return await daemon_socket.ask(self._path, Request(op, args), ANSWER_S)
         except ProblemError:
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
             return None

@@ -14,7 +14,7 @@ SPARES = 2
 """One for the next request, one for another that comes before the first is replaced. Each occupies
 a thread of llama-server, which has four more than requests that it answers at once."""
 
-LATER_S = 0.005
+REPLACEMENT_DELAY_S = 0.005
 """Delay of a replacement: the request that took the spare must first reach the engine."""
 
 
@@ -61,7 +61,7 @@ class SpareConnector(TCPConnector):
         task = asyncio.current_task()
         assert task is not None
         try:
-            await asyncio.sleep(LATER_S)
+            await asyncio.sleep(REPLACEMENT_DELAY_S)
             spare = await super().connect(req, [], timeout)
         except (ClientError, OSError, asyncio.TimeoutError):
             return  # a request that finds no spare learns of it

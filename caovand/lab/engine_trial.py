@@ -26,8 +26,7 @@ from caovand.cli.common.planned import plan_for
 from caovand.cli.common.progress import Screen
 from caovand.cli.engine.shared import root_of
 from caovand.core.config.schema import Config
-from caovand.lab import bench
-from caovand.lab.bench import show, target
+from caovand.lab.bench import drive, show, target
 from caovand.lab.bench.drive import BenchOrder
 from caovand.lab.core.bench import compare
 
@@ -74,14 +73,14 @@ def run(args: argparse.Namespace) -> int:
     equal = sum(a == b for a, b in zip(before.answers, after.answers, strict=True))
     kept = not outcome.why
     if args.json:
-        rest = show.comparison(rows, compare.differing_circumstances(before.bench, after.bench))
+        rest = show.comparison(rows, compare.differing_conditions(before.bench, after.bench))
         document = {"tried": tried.name, "before": old.name, "kept": kept, "why": outcome.why,
                     "answers": len(after.answers), "equal_answers": equal, **rest}  # fmt: skip
         print(json.dumps(document))
     else:
         print(f"A is {old.name}\nB is {tried.name}")
         for line in show.side_by_side(
-            rows, compare.differing_circumstances(before.bench, after.bench)
+            rows, compare.differing_conditions(before.bench, after.bench)
         ):
             print(line)
         print(f"{equal} of {len(after.answers)} fixed prompts were answered with the same text")
@@ -135,10 +134,10 @@ def _engine_to_replace(
     if old is not None and old.name == tried.name:
         old = _not_reloaded(root, status, tried)
     if old is None or tested.described["engine"] != tried.kind:
-        fact = f"what serves is {tested.described['engine']}, and not an engine of {root}"
+        fact = f"the serving engine is {tested.described['engine']}, which is not in {root}"
         raise EngineError(what, fact, "choose an engine of the same kind")
     if status["rungs"]:
-        fact = f"the plan that serves is degraded: {', '.join(status['rungs'])}"
+        fact = f"the serving plan is degraded: {', '.join(status['rungs'])}"
         raise EngineError(what, fact, "see `caovanctl incidents`, then `caovanctl retry --full`")
     return old
 
@@ -168,9 +167,8 @@ def _plannable(status: Mapping[str, Any], tried: places.InstalledEngine) -> None
     named = config.engine.python
     default = places.root_from(None, os.environ) / link / "bin/python"
     if Path(named or default) != followed:
-        fact = (
-            f"[engine] python is {named or default}, which no switch in {tried.path.parent} moves"
-        )
+        folder = tried.path.parent
+        fact = f"[engine] python is {named or default}: switching in {folder} does not change it"
         remedy = f'set it to "auto" or "{followed}", or name another folder with --root'
         raise EngineError(what, fact, remedy)
     if config.cluster.role != "off":
@@ -278,7 +276,7 @@ def _measure(client: DaemonClient) -> TrialMeasurement:
         target.lengths(tested, None, PROMPTS, tokens), CONCURRENCY, ROUNDS, tokens, 1,
         uuid.uuid4().hex[:12],
     )  # fmt: skip
-    document, cut = bench.measure(client, tested, order)
+    document, cut = drive.measure(client, tested, order)
     if cut is not None:
         raise cut.error or KeyboardInterrupt
     return TrialMeasurement(answers, document)

@@ -27,7 +27,7 @@ class Access:
         self.cookie = hmac.new(self._token, b"caovan page", hashlib.sha256).hexdigest()
 
     @property
-    def asks(self) -> bool:
+    def requires_token(self) -> bool:
         """Whether readers need the token."""
         return bool(self._token)
 
@@ -54,7 +54,7 @@ class Access:
 
     def is_token(self, token: str) -> bool:
         """Whether this is the page's token."""
-        return self.asks and _equal(token.encode("utf-8", "replace"), self._token)
+        return self.requires_token and _equal(token.encode("utf-8", "replace"), self._token)
 
 
 def _host_name(header: str) -> str:

@@ -26,7 +26,7 @@ REQUESTS_S = 2.0
 EVENTS = 100
 LINES = 200
 MAX_LINES_BEHIND = 2000  # lines: a slower reader skips to the latest
-ALWAYS_MOVING = frozenset({"since_s", "last_failure_s", "retry_in_s", "figures", "gpus", "slots"})
+VOLATILE_FIELDS = frozenset({"since_s", "last_failure_s", "retry_in_s", "figures", "gpus", "slots"})
 """Parts that differ between polls even if nothing happened."""
 
 
@@ -105,7 +105,7 @@ class Feed:
             del self._latest["daemon"]  # later readers must not assume it
         self._pid = pid
         model = self._model or default_model(status)
-        steady = {name: value for name, value in status.items() if name not in ALWAYS_MOVING}
+        steady = {name: value for name, value in status.items() if name not in VOLATILE_FIELDS}
         if steady != self._steady or now >= self._status_at + STATUS_S:
             self._steady, self._status_at = steady, now
             shown = {**status, "processes": on_cards(status, model)}

@@ -57,7 +57,7 @@ class Page:
 
     def __init__(self, daemon: Daemon, access: Access, own: Mapping[str, files.File]) -> None:
         self._daemon, self._access, self._files = daemon, access, own
-        self._feeds = Feeds(daemon, live.MAX_READERS, names=access.asks)
+        self._feeds = Feeds(daemon, live.MAX_READERS, names=access.requires_token)
         self._tries = Chats(daemon)
         self._faults = 0
         self.guard: Guard | None = None
@@ -164,7 +164,7 @@ class Page:
         )
 
     async def _login(self, request: web.Request) -> web.Response:
-        if not self._access.asks:
+        if not self._access.requires_token:
             raise web.HTTPNotFound
         if self._access.is_token(await _token_of(request)):
             answer = web.Response(status=303, headers={"Location": "/"})

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -25,8 +26,8 @@ PART = re.compile(r"(<!-- made by make\.py: ([a-z]+) -->\n).*?(<!-- end -->)", r
 LINK = re.compile(r"!?\[([^]]*)\]\(([^()\s]+)\)")  # a picture stays in the sources
 
 
-def installed() -> Mapping[Path, str]:
-    """What the package has, and its name there: all in /usr/share/doc/caovan."""
+def installed_pages() -> Mapping[Path, str]:
+    """The package's pages, with their names there: all in /usr/share/doc/caovan."""
     pages = (*sorted(HERE.glob("*.md")), *sorted(ROOT.glob("README*.md")), ROOT / "SECURITY.md")
     return {page: page.name for page in pages}
 
@@ -66,35 +67,16 @@ def _example(key: reference.Key) -> Iterator[str]:
         yield f"Example: `{key.example}`"
 
 
-def rungs() -> Iterator[str]:
-    """Every rung of vLLM's ladder."""
-    yield from _rungs("vllm")
-
-
-def llamacpp() -> Iterator[str]:
-    """Every rung of llama.cpp's ladder."""
-    yield from _rungs("llamacpp")
-
-
-def ollama() -> Iterator[str]:
-    """Every rung of Ollama's ladder."""
-    yield from _rungs("ollama")
-
-
-def sglang() -> Iterator[str]:
-    """Every rung of SGLang's ladder."""
-    yield from _rungs("sglang")
-
-
-def _rungs(kind: str) -> Iterator[str]:
+def rungs(kind: str = "vllm") -> Iterator[str]:
+    """Every rung of an engine's ladder."""
     rows = ((f"`{name}`", does, key and f"`{key}`") for name, does, key in reference.rungs(kind))
     yield from table(("rung", "what it does", "key it may go below"), *rows)
 
 
 def failures() -> Iterator[str]:
-    """What each failure calls for."""
-    found = list(reference.failures())
-    by_phase = {failure for failure, phase, *_ in found if phase}
+    """Every failure with its reaction and rungs."""
+    entries = list(reference.failures())
+    by_phase = {failure for failure, phase, *_ in entries if phase}
     rows = (
         (
             f"`{failure}`",
@@ -102,7 +84,7 @@ def failures() -> Iterator[str]:
             f"`{reaction}`",
             ", ".join(f"`{name}`" for name in names),
         )
-        for failure, phase, reaction, names in found
+        for failure, phase, reaction, names in entries
     )
     yield from table(("failure", "phase", "reaction", "rungs, best first"), *rows)
 
@@ -138,34 +120,36 @@ def verbs() -> Iterator[str]:
             )
             yield ""
         if verb.examples:
-            yield "Example: " + "; ".join(f"`{one.strip()}`" for one in verb.examples.split(";"))
+            yield "Example: " + "; ".join(
+                f"`{example.strip()}`" for example in verb.examples.split(";")
+            )
     yield ""
 
 
 PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
-    part.__name__: part
-    for part in (keys, rungs, llamacpp, ollama, sglang, failures, states, events, edges, verbs)
+    **{part.__name__: part for part in (keys, rungs, failures, states, events, edges, verbs)},
+    **{kind: partial(rungs, kind) for kind in ("llamacpp", "ollama", "sglang")},
 }
 
 
-def filled(text: str) -> str:
+def fill(text: str) -> str:
     """A page with its generated parts as the code has them today."""
 
-    def part(found: re.Match[str]) -> str:
-        lines = "\n".join(PARTS[found[2]]())
-        return f"{found[1]}{lines}\n{found[3]}"
+    def part(match: re.Match[str]) -> str:
+        lines = "\n".join(PARTS[match[2]]())
+        return f"{match[1]}{lines}\n{match[3]}"
 
     return PART.sub(part, text)
 
 
-def relinked(text: str, page: Path) -> str:
+def relink(text: str, page: Path) -> str:
     """A page whose links work in the package: pages lie flat there, sources are absent."""
-    there = installed()
+    there = installed_pages()
 
-    def link(found: re.Match[str]) -> str:
-        shown, (path, sign, anchor) = found[1], found[2].partition("#")
+    def link(match: re.Match[str]) -> str:
+        shown, (path, sign, anchor) = match[1], match[2].partition("#")
         if not path or "://" in path:
-            return found[0]
+            return match[0]
         target = Path(os.path.normpath(page.parent / path))
         if target in there:
             return f"[{shown}]({there[target]}{sign}{anchor})"
@@ -179,11 +163,11 @@ def main(folder: Path | None) -> None:
     """Write everything."""
     if folder is None:
         for page in sorted(HERE.glob("*.md")):
-            page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+            page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
         return
     folder.mkdir(parents=True, exist_ok=True)
-    for page, name in installed().items():
-        text = relinked(page.read_text(encoding="utf-8"), page)
+    for page, name in installed_pages().items():
+        text = relink(page.read_text(encoding="utf-8"), page)
         (folder / name).write_text(text, encoding="utf-8")
 
 

@@ -23,7 +23,7 @@ def release(distribution: str) -> tuple[int, ...] | None:
 
 
 def refusal() -> str | None:
-    """Why FlashInfer is not offered again; None if it is.
+    """The reason why FlashInfer is not offered again; None if it is.
 
     Asks NVML, not CUDA, about the first card, by which vLLM chooses the backend for all cards.
     """

@@ -55,8 +55,8 @@ def conv_weight(layer) -> Tensor:
     return layer.conv1d.weight.squeeze(1)
 
 
-def load_problem(device: torch.device) -> str | None:
-    """Why the kernels cannot be loaded on `device`; None once they are."""
+def load_refusal(device: torch.device) -> str | None:
+    """Load the kernels on `device`; return the reason if that fails, None on success."""
     try:
         launch.prepare(device)
     except (library.LibraryError, library.KernelError) as error:
@@ -64,8 +64,8 @@ def load_problem(device: torch.device) -> str | None:
     return None
 
 
-def problem(layer, device: torch.device, conv_state: Tensor | None = None) -> str | None:
-    """Why the kernels cannot run `layer` on `device`, or None; loads them on success.
+def layer_refusal(layer, device: torch.device, conv_state: Tensor | None = None) -> str | None:
+    """The reason why the kernels cannot run `layer` on `device`; None once they are loaded.
 
     Checks the layer's parameters and, once vLLM has allocated them, its caches. conv_state: [slots,
     channels, columns]; vLLM keeps width - 1 columns plus one per draft token.
@@ -80,13 +80,13 @@ def problem(layer, device: torch.device, conv_state: Tensor | None = None) -> st
             launch.check_caches(conv_state, layer.kv_cache[1], channels, v_heads, dim, columns)
     except ValueError as error:
         return str(error)
-    return load_problem(device)
+    return load_refusal(device)
 
 
 def forward(
     layer, mixed_qkv: Tensor, b: Tensor, a: Tensor, out: Tensor, meta, conv_state: Tensor, conv_fn
 ) -> None:
-    """Convolution and recurrence of one batch, for a layer in which `problem` finds none.
+    """Convolution and recurrence of one batch, for a layer that `layer_refusal` accepts.
 
     mixed_qkv: [tokens, 2 Hk D + Hv D] before the convolution; b, a: [tokens, Hv]; out: [tokens, Hv,
     D]; meta: GDNAttentionMetadata; conv_state: [slots, channels, columns]; conv_fn:

@@ -87,7 +87,7 @@ def not_cuda(platform: str) -> str:
 def card_refusal(
     platform: str, capability: tuple[int, int] | None, library_error: str | None, forced: bool
 ) -> str | None:
-    """Why no caovan kernel may run on this card, or None; arguments as in `Facts`."""
+    """The reason why no caovan kernel may run on this card, or None; arguments as in `Facts`."""
     if platform != "cuda":
         return f"{not_cuda(platform)}, but the kernels are for CUDA"
     if capability is None or capability < (7, 5):
@@ -101,7 +101,7 @@ def card_refusal(
 
 
 def refusal(facts: Facts) -> str | None:
-    """Why this layer stays on vLLM's own path; None if the kernels accept it."""
+    """The reason why this layer stays on vLLM's own path; None if the kernels accept it."""
     card = card_refusal(facts.platform, facts.capability, facts.library_error, facts.forced)
     if card:
         return card
@@ -158,8 +158,7 @@ class AttentionFacts:
 
 
 def attention_wanted(environment: Mapping[str, str], config: Mapping[str, object]) -> str:
-    """What the operator wants for attention: "off", "decode" (no prompts), "read" any cache, or
-    "all".
+    """The operator's choice for attention: "off", "decode" (no prompts), "read" any cache, "all".
 
     "decode" and "all" also write the packed caches.
 
@@ -170,7 +169,7 @@ def attention_wanted(environment: Mapping[str, str], config: Mapping[str, object
 
 
 def attention_refusal(facts: AttentionFacts) -> str | None:
-    """Why this layer stays on vLLM's own attention; None if the kernels accept it."""
+    """The reason why this layer stays on vLLM's own attention; None if the kernels accept it."""
     card = card_refusal(facts.platform, facts.capability, facts.library_error, facts.forced)
     if card:
         return card
@@ -266,7 +265,7 @@ def flashinfer_refusal(
     vllm: tuple[int, ...] | None,
     version: tuple[int, ...] | None,
 ) -> str | None:
-    """Why FlashInfer attention is not offered again on SM75; None if it is.
+    """The reason why FlashInfer attention is not offered again on SM75; None if it is.
 
     vLLM raised its minimum to SM80, by 0.33 at the latest, when FlashInfer was broken on Turing;
     FlashInfer works there again since 0.6.16. Versions decide, because importing FlashInfer to ask

@@ -81,15 +81,14 @@ def find() -> tuple[Hook, ModuleType]:
             if error.name is None or not hook.module.startswith(error.name):
                 raise NoHook(f"cannot import {hook.module}: {error}") from error
             continue
-        problem = interface_problem(hook, module)
-        if problem:
-            raise NoHook(problem)
+        if reason := interface_refusal(hook, module):
+            raise NoHook(reason)
         return hook, module
     raise NoHook(f"none of {', '.join(hook.module for hook in HOOKS)} is in this vLLM")
 
 
-def interface_problem(hook: Hook, module: ModuleType) -> str | None:
-    """How `module` differs from the expected interface, or None."""
+def interface_refusal(hook: Hook, module: ModuleType) -> str | None:
+    """The first difference between `module` and the expected interface; None if there is none."""
     layer, prefill = getattr(module, hook.layer, None), getattr(module, hook.prefill, None)
     if layer is None or prefill is None:
         return f"{hook.module} has no {hook.layer if layer is None else hook.prefill}"

@@ -18,7 +18,7 @@ TIE = ("self", "embed_tokens")
 
 
 def refusal() -> str | None:
-    """How the installed vLLM differs from the one this module was written for, or None."""
+    """The first difference of the installed vLLM from the one that this module is for, or None."""
     from vllm.model_executor.layers import logits_processor, vocab_parallel_embedding
 
     head = getattr(vocab_parallel_embedding, "ParallelLMHead", None)

@@ -1,4 +1,4 @@
-"""What the kernels rely on in vLLM's Triton attention: names, and how it fills its caches.
+"""The parts of vLLM's Triton attention on which the kernels rely: names, and how it fills caches.
 
 vLLM's sources are read, not imported, because importing them requires Triton. The code that fills a
 cache must match the code this file was written for exactly: a cache with another layout would be
@@ -8,11 +8,11 @@ misread without an error.
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.util
 from pathlib import Path
 
 from . import dispatch
+from .pins import definition_digest, find_definition
 
 BACKEND = "vllm.v1.attention.backends.triton_attn"
 INT4 = "vllm.v1.attention.ops.int4_per_token_head"
@@ -63,44 +63,30 @@ METADATA = {
 }
 
 
-def problem() -> str | None:
-    """How the installed vLLM differs from what the kernels were written for, or None."""
+def source_refusal() -> str | None:
+    """The first difference of the installed vLLM from those that the kernels were written for; None
+    if there is none."""
     modules = {}
     for name in (BACKEND, INT4, RESHAPE, CACHE):
         try:
-            found = importlib.util.find_spec(name)
+            spec = importlib.util.find_spec(name)
         except ImportError as error:
             return f"cannot find {name}: {error}"
-        if found is None or not found.origin:
+        if spec is None or not spec.origin:
             return f"{name} is not in this vLLM"
-        text = Path(found.origin).read_text(encoding="utf-8")
+        text = Path(spec.origin).read_text(encoding="utf-8")
         modules[name] = text, ast.parse(text)
     for (module, name), known in SOURCES.items():
         text, tree = modules[module]
-        if digest(text, definition(tree, name)) not in known:
+        if definition_digest(text, tree, name) not in known:
             return f"{module}.{name} is not vLLM 0.32's or 0.33's"
     _, tree = modules[BACKEND]
-    forward = definition(tree, "TritonAttentionImpl.forward")
+    forward = find_definition(tree, "TritonAttentionImpl.forward")
     names = tuple(a.arg for a in forward.args.args) if isinstance(forward, ast.FunctionDef) else ()
     if names != FORWARD:
         return f"TritonAttentionImpl.forward takes {names}, this plugin knows {FORWARD}"
-    missing = sorted(METADATA - attributes(definition(tree, "TritonAttentionMetadata")))
+    missing = sorted(METADATA - attributes(find_definition(tree, "TritonAttentionMetadata")))
     return f"TritonAttentionMetadata has no {', '.join(missing)}" if missing else None
-
-
-def definition(tree: ast.AST, name: str) -> ast.AST | None:
-    """The class or function with this dotted name."""
-    found: ast.AST | None = tree
-    for part in name.split("."):
-        inner = getattr(found, "body", ())
-        found = next((node for node in inner if getattr(node, "name", None) == part), None)
-    return found
-
-
-def digest(text: str, node: ast.AST | None) -> str:
-    """A digest of the source of `node`; empty for None."""
-    source = ast.get_source_segment(text, node) if node else None
-    return hashlib.sha256(source.encode()).hexdigest()[:16] if source else ""
 
 
 def attributes(node: ast.AST | None) -> set[str]:
@@ -114,12 +100,12 @@ def attributes(node: ast.AST | None) -> set[str]:
 
 
 def refusal() -> str | None:
-    """Why vLLM's Triton attention keeps its own kernels here, or None; touches no GPU."""
+    """The reason why vLLM's Triton attention keeps its own kernels, or None; touches no GPU."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cuda():
         return dispatch.not_cuda(current_platform.device_type)
-    return problem()
+    return source_refusal()
 
 
 def offer_kernels() -> str | None:

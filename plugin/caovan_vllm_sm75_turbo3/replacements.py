@@ -31,7 +31,7 @@ def wanted_kernels(vllm_config) -> str:
 
 
 def library_error() -> str | None:
-    """Why the library cannot be used, or None. Loads it once."""
+    """Load the library, once; return the reason if that fails, None on success."""
     try:
         launch.shared_library()
     except library.LibraryError as error:
@@ -110,7 +110,7 @@ def layer_class(in_tree: type, module: ModuleType) -> type:
 
         def _warmup_prefill_kernels(self, mixed_qkv, v_dim):
             if self.caovan_kernels != "off":
-                reason = core.problem(self, mixed_qkv.device)
+                reason = core.layer_refusal(self, mixed_qkv.device)
                 if reason:
                     self.stay_off(reason)
                 else:
@@ -137,7 +137,7 @@ def layer_class(in_tree: type, module: ModuleType) -> type:
                 conv_state = conv_state.transpose(-1, -2)
             if self.caovan_checked != self.kv_cache[1].data_ptr():
                 self.caovan_checked = self.kv_cache[1].data_ptr()
-                reason = core.problem(self, mixed_qkv.device, conv_state)
+                reason = core.layer_refusal(self, mixed_qkv.device, conv_state)
                 if reason:
                     self.stay_off(reason)
             if not has_checkpoint(meta) and dispatch.takes_batch(
@@ -185,7 +185,7 @@ def prefill_class(in_tree: type, module: ModuleType) -> type:
             core_attn_out=None,
             **others,
         ):
-            if self.caovan and (reason := core.load_problem(q.device)):
+            if self.caovan and (reason := core.load_refusal(q.device)):
                 self.caovan = False
                 logger.warning_once(
                     "caovan: Gated DeltaNet prefill goes back to vLLM's own kernel: %s", reason

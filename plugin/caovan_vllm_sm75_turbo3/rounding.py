@@ -35,7 +35,7 @@ class LmHeadFacts:
 
 
 def lm_head_wanted(environment: Mapping[str, str], config: Mapping[str, object]) -> str:
-    """What the operator wants for the lm_head: "off" (16 bits) or "int8".
+    """The operator's choice for the lm_head: "off" (16 bits) or "int8".
 
     The value is CAOVAN_LM_HEAD, else `caovan_lm_head` in additional_config, else off, because int8
     rounds; off if all kernels are off. Raises ValueError for an unknown word.
@@ -44,7 +44,7 @@ def lm_head_wanted(environment: Mapping[str, str], config: Mapping[str, object])
 
 
 def drafter_wanted(environment: Mapping[str, str], config: Mapping[str, object]) -> str:
-    """What the operator wants for an MTP layer, by CAOVAN_DRAFTER in the same way.
+    """The operator's choice for an MTP layer, by CAOVAN_DRAFTER in the same way.
 
     Drafts are verified: it affects how many are accepted, but no answer.
     """
@@ -52,7 +52,7 @@ def drafter_wanted(environment: Mapping[str, str], config: Mapping[str, object])
 
 
 def lm_head_refusal(facts: LmHeadFacts) -> str | None:
-    """Why this lm_head stays in 16 bits; None if the kernel accepts it."""
+    """The reason why this lm_head stays in 16 bits; None if the kernel accepts it."""
     card = card_refusal(facts.platform, facts.capability, facts.library_error, facts.forced)
     if card:
         return card

@@ -5,20 +5,20 @@ With `--mamba-cache-mode align` a cached block keeps the state at its end. Five 
 
 1. A drafting model's lookup asks every group for one block more and drops the last. Attention
    drops it, the states' manager never does: a hit may be a block longer than what attention has
-   (vllm#43559, vllm#46281). `lookup` asks the states for no more than attention has.
+   (vllm#43559, vllm#46281). `make_lookup` asks the states for no more than attention has.
 2. Past the last block that a lookup can use, a chunk of a prompt may end anywhere. The next one
    crosses the border, and the state from inside the block is kept as the one at its end
-   (vllm#51113). With `chunk_end`, a chunk that begins inside a block stops at its border.
+   (vllm#51113). With `make_chunk_end`, a chunk that begins inside a block stops at its border.
 3. The numbers of accepted drafts stand in rows of the batch. Under asynchronous scheduling, rows
    that moved are moved again (vllm#51571), and a request left out of a step loses its number.
-   `before_step` and `after_step` keep them by request.
+   `make_step_start` and `make_step_end` keep them by request.
 4. A step without drafts, after one that accepted some, reads the state after the first of them.
-   `before_step` moves the right one there.
+   `make_step_start` moves the right one there.
 5. A state that moves within its block is copied by threads that do not wait for each other, and
    the next step's copies are described where the last one's may still be read from.
-   `copy_blocks` goes through a buffer where source and target overlap; `wait` waits.
+   `make_block_copy` goes through a buffer where source and target overlap; `wait` waits.
 6. A step with fewer drafts than the last may need a block less, and an assertion ends the engine.
-   `allocate` keeps the block.
+   `make_allocation` keeps the block.
 
 Each function is replaced by one that calls it; all of them, or none. `refusal` compares the
 sources of what is replaced, and of what that relies on, with those this file was written for.
@@ -27,13 +27,13 @@ sources of what is replaced, and of what that relies on, with those this file wa
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import inspect
 import itertools
 from typing import Any
 
 from .attention import release
+from .pins import digest
 
 RELEASE = (0, 21)
 RIGHT_BY_ITSELF = (0, 32)
@@ -67,14 +67,14 @@ def is_fixed_release() -> bool:
 
 
 def refusal() -> str | None:
-    """Why nothing is fixed here; None if it is. Imports the modules to patch."""
-    found = release("vllm")
-    if found is None:
+    """The reason why nothing is fixed here; None if it is. Imports the modules to patch."""
+    installed = release("vllm")
+    if installed is None:
         return "vLLM is not installed"
-    if found >= RIGHT_BY_ITSELF:
+    if installed >= RIGHT_BY_ITSELF:
         return "this vLLM keeps right states itself"
     if not is_fixed_release():
-        return f"vLLM {'.'.join(map(str, found))} is unknown here, the fix is for 0.21"
+        return f"vLLM {'.'.join(map(str, installed))} is unknown here, the fix is for 0.21"
     for (module, name), known in SOURCES.items():
         try:
             source = inspect.getsource(resolve(module, name))
@@ -89,14 +89,10 @@ def resolve(module: str, name: str) -> Any:
     return functools.reduce(getattr, name.split("."), importlib.import_module(module))
 
 
-def digest(source: str) -> str:
-    return hashlib.sha256(source.encode()).hexdigest()[:16]
-
-
 # -- in the scheduler's process --
 
 
-def lookup(theirs):
+def make_lookup(theirs):
     """Never look up recurrent states for more blocks than attention has."""
     from vllm.v1.kv_cache_interface import MambaSpec
 
@@ -111,7 +107,7 @@ def lookup(theirs):
     return verify_and_split_kv_cache_groups
 
 
-def chunk_end(theirs):
+def make_chunk_end(theirs):
     """End a chunk that starts within a block at that block's boundary at the latest.
 
     Blocks before a boundary are then empty or hold the state at their end, wherever a step's budget
@@ -146,7 +142,7 @@ def chunk_end(theirs):
     return _mamba_block_aligned_split
 
 
-def allocate(theirs):
+def make_allocation(theirs):
     """Keep a block allocated for missing drafts for later ones."""
 
     def allocate_new_blocks(
@@ -161,7 +157,7 @@ def allocate(theirs):
     return allocate_new_blocks
 
 
-def blocks_needed(theirs):
+def make_block_count(theirs):
     """Never return a negative number: blocks already allocated free nothing for other groups."""
 
     def get_num_blocks_to_allocate(self, *args, **kwargs) -> int:
@@ -173,7 +169,7 @@ def blocks_needed(theirs):
 # -- in the workers' processes --
 
 
-def accepted_of(copies) -> dict[str, int]:
+def accepted_counts(copies) -> dict[str, int]:
     """Number of accepted tokens in each request's last step; it lives as long as the copy
     buffers."""
     return copies.__dict__.setdefault("caovan_accepted", {})
@@ -186,7 +182,7 @@ def wait(copies) -> None:
         copied.synchronize()
 
 
-def before_step(theirs):
+def make_step_start(theirs):
     def preprocess_mamba(
         scheduler_output,
         kv_cache_config,
@@ -198,7 +194,7 @@ def before_step(theirs):
         mamba_state_copy_funcs,
         copy_bufs,
     ) -> None:
-        accepted, counts = accepted_of(copy_bufs), input_batch.num_accepted_tokens_cpu
+        accepted, counts = accepted_counts(copy_bufs), input_batch.num_accepted_tokens_cpu
         for request in itertools.chain(
             scheduler_output.finished_req_ids,
             scheduler_output.preempted_req_ids or (),
@@ -249,7 +245,7 @@ def before_step(theirs):
     return preprocess_mamba
 
 
-def after_step(theirs):
+def make_step_end(theirs):
     def postprocess_mamba(
         scheduler_output,
         kv_cache_config,
@@ -271,14 +267,14 @@ def after_step(theirs):
             mamba_state_copy_funcs,
             copy_bufs,
         )
-        accepted = accepted_of(copy_bufs)
+        accepted = accepted_counts(copy_bufs)
         for row, request in enumerate(input_batch.req_ids):
             accepted[request] = int(input_batch.num_accepted_tokens_cpu[row])
 
     return postprocess_mamba
 
 
-def copy_blocks(theirs):
+def make_block_copy(theirs):
     def do_mamba_copy_block(copy_bufs) -> None:
         import torch
 
@@ -310,19 +306,19 @@ def copy_blocks(theirs):
 
 
 FIXES = (
-    (COORDINATOR, "HybridKVCacheCoordinator.verify_and_split_kv_cache_groups", lookup),
-    (SCHEDULER, "Scheduler._mamba_block_aligned_split", chunk_end),
-    (MANAGER, "MambaManager.allocate_new_blocks", allocate),
-    (MANAGER, "MambaManager.get_num_blocks_to_allocate", blocks_needed),
-    (COPIES, "preprocess_mamba", before_step),
-    (COPIES, "postprocess_mamba", after_step),
-    (COPIES, "do_mamba_copy_block", copy_blocks),
+    (COORDINATOR, "HybridKVCacheCoordinator.verify_and_split_kv_cache_groups", make_lookup),
+    (SCHEDULER, "Scheduler._mamba_block_aligned_split", make_chunk_end),
+    (MANAGER, "MambaManager.allocate_new_blocks", make_allocation),
+    (MANAGER, "MambaManager.get_num_blocks_to_allocate", make_block_count),
+    (COPIES, "preprocess_mamba", make_step_start),
+    (COPIES, "postprocess_mamba", make_step_end),
+    (COPIES, "do_mamba_copy_block", make_block_copy),
 )
 
 
 @functools.cache
 def fix() -> str | None:
-    """Patch the defects, once per process; return why not, or None on success."""
+    """Patch the defects, once per process; return the reason for a refusal, None on success."""
     reason = refusal()
     if reason is None:
         for module, name, wrapper in FIXES:

@@ -173,7 +173,7 @@ def test_a_chunk_of_less_than_nothing_is_not_read_for_ever(
     monkeypatch.setattr(http, "MAX_HEAD_BYTES", 1 << 16)
     raw.data = chunked(b"-1", b"x" * (4 << 20))
     with pytest.raises(Unanswered, match=r"/x: ."):
-        http.call(raw.endpoint, "/x", LONG_S, most=1 << 16)
+        http.call(raw.endpoint, "/x", LONG_S, max_bytes=1 << 16)
 
 
 @pytest.mark.parametrize("key", ["a\r\nX: b", "a\nb", "ключ", "a\0b", "\udce8"])

@@ -38,7 +38,7 @@ def test_memory_is_back_when_as_much_is_free_as_before() -> None:
     (card,) = turing(1)
     assert describe_withheld([card], [replace(card, free_mib=card.free_mib - 100)], {1}) == ""
     told = describe_withheld([card], [replace(card, free_mib=card.free_mib - 9_000)], {1})
-    assert told == "GPU 0: 9000 MiB are not back"
+    assert told == "GPU 0: 9000 MiB have not been freed"
 
 
 def test_memory_of_a_dead_process_that_is_still_listed_is_not_back() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.core.problem import Problem
+from caovand.core.problem import Problem, reason_of
 from tests.test_architecture import MODULES
 
 # They still find a remedy by cutting a sentence apart; each becomes a Problem.
@@ -48,3 +48,10 @@ def cuts(path: Path) -> int:
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_no_remedy_is_found_by_cutting_a_sentence_apart(name: str) -> None:
     assert cuts(MODULES[name]) <= STILL_CUT.get(name, 0), "use caovand.core.problem"
+
+
+def test_the_reason_of_an_error_has_no_path() -> None:
+    assert reason_of(OSError(2, "No such file or directory", "/srv/m")) == (
+        "No such file or directory"
+    )
+    assert reason_of(ValueError("no number")) == "no number"

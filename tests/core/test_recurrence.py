@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from caovand.core.config.schema import WatchSection
 from caovand.core.healing.failure import Failure, Finding
-from caovand.core.healing.ladder import MORE_PATIENCE, REACTIONS, Decision, LadderRules, decide
+from caovand.core.healing.ladder import KILL_PATIENCE, REACTIONS, Decision, LadderRules, decide
 from caovand.core.lifecycle.events import (
     Failed,
     Gone,
@@ -184,7 +184,7 @@ def test_in_a_row_no_failure_is_too_long_ago() -> None:
 
 def patience(finding: Finding) -> int:
     """How often the same plan is tried again after such failures."""
-    return REACTIONS[finding.failure].patience + (MORE_PATIENCE if finding.kind == "killed" else 0)
+    return REACTIONS[finding.failure].patience + (KILL_PATIENCE if finding.kind == "killed" else 0)
 
 
 PATIENT: tuple[Failure, ...] = ("hang", "illegal-access", "engine-died", "collective-timeout")

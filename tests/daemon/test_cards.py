@@ -52,18 +52,18 @@ def test_memory_that_comes_back_is_waited_for(monkeypatch: pytest.MonkeyPatch) -
 def test_memory_that_never_comes_back_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cards, "BACK_S", 0.05)
     look_like(monkeypatch, always(HELD))
-    assert freed() == "GPU 0: 9000 MiB are not back, still used by pid 1"
+    assert freed() == "GPU 0: 9000 MiB have not been freed, still used by pid 1"
 
 
 def test_memory_nobody_known_holds_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cards, "STUCK_S", 0.05)
     look_like(monkeypatch, always(replace(HELD, users=())))
-    assert freed() == "GPU 0: 9000 MiB are not back"
+    assert freed() == "GPU 0: 9000 MiB have not been freed"
 
 
 def test_a_daemon_that_ends_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     look_like(monkeypatch, always(HELD))
-    assert "not back" in freed(hurry=True)
+    assert "not been freed" in freed(hurry=True)
 
 
 def test_only_samples_of_cards_in_use_count_and_neighbours_are_told() -> None:

@@ -57,7 +57,7 @@ class Checked:
         self.head = HeadPart(member, Quorum(nodes, least or nodes, 60.0), self.slot)
         self.selection = self.head._selection
         self.selection.facts = HEAD
-        self.head._links.check = self._check  # type: ignore[method-assign]
+        self.head._links.probe_workers = self._check  # type: ignore[method-assign]
         for name in found:
             self.join(name)
 

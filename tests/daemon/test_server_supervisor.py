@@ -28,9 +28,9 @@ class FakeProcess:
 
     pid = 7
 
-    def __init__(self, kind: Any, words: Any, listener: Any, *more: Any) -> None:
-        self.kind, self.words, self.listener, self.ended = kind, words, listener, False
-        self.on_line, self.on_end, _ = more[-3:]
+    def __init__(self, command: Any, listener: Any, on_line: Any, on_end: Any) -> None:
+        self.kind, self.words, self.listener = command.kind, command.words, listener
+        self.on_line, self.on_end, self.ended = on_line, on_end, False
 
     def end(self) -> None:
         self.ended = True

@@ -75,6 +75,24 @@ def test_commands_are_those_of_the_system_that_the_lines_are_from(
     assert lacks not in first_advice(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ollama run tinyllama\nggml_metal_init: error: failed to initialize the Metal library\n",
+        "llama_model_load: x\nggml_metal_init: error: failed to initialize the Metal library\n",
+        "Error: ollama: the model requires MLX support\n",
+    ],
+)
+def test_no_setting_of_the_engine_helps_where_a_mac_lacks_kernels(text: str) -> None:
+    found = explain_log(text)
+    assert found is not None
+    writer, explanation = found
+    assert explanation.finding is not None
+    answer = answer_for(writer, explanation.finding, None)
+    assert answer.heals == "no"
+    assert not any("CUDA_VISIBLE_DEVICES" in text for text in explanation.advice)
+
+
 def test_a_name_that_is_not_served_explains_the_log_of_a_server_that_goes_on() -> None:
     found = explain_log(
         "INFO:     Uvicorn running on http://0.0.0.0:8000 (Press CTRL+C to quit)\n"

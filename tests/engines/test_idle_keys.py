@@ -11,7 +11,7 @@ import pytest
 
 from caovand.core.config.parser import parse
 from caovand.core.config.schema import Config
-from caovand.engines.common.plans import OF_THE_DAEMON, idle_keys
+from caovand.engines.common.plans import DAEMON_KEYS, idle_keys
 from caovand.engines.llamacpp.planning import planner as llamacpp
 from caovand.engines.ollama.planning import planner as ollama
 from caovand.engines.sglang.planning import planner as sglang
@@ -22,7 +22,7 @@ AUTO = {
     for section in ("model", "server", "policy")
     for key in fields(getattr(Config(), section))
     if key.default is None
-} - OF_THE_DAEMON
+} - DAEMON_KEYS
 
 
 def read_by(planner: ModuleType) -> set[str]:

@@ -205,16 +205,16 @@ assert step(one, 5) == VLLMS
 Ours.problem = None
 
 # the sources of this vLLM, and others
-assert layout.problem() is None
+assert layout.source_refusal() is None
 for name, known in list(layout.SOURCES.items()):
     layout.SOURCES[name] = ("another",)
-    assert layout.problem() == f"{name[0]}.{name[1]} is not vLLM 0.32's or 0.33's"
+    assert layout.source_refusal() == f"{name[0]}.{name[1]} is not vLLM 0.32's or 0.33's"
     layout.SOURCES[name] = known
 layout.FORWARD = ("self",)
-assert "TritonAttentionImpl.forward takes ('self', 'layer'," in layout.problem()
+assert "TritonAttentionImpl.forward takes ('self', 'layer'," in layout.source_refusal()
 layout.FORWARD = triton_sm75.Sm75TritonAttentionImpl.forward.__code__.co_varnames[:10]
 layout.METADATA = {*layout.METADATA, "b", "a"}
-assert layout.problem() == "TritonAttentionMetadata has no a, b"
+assert layout.source_refusal() == "TritonAttentionMetadata has no a, b"
 layout.METADATA -= {"a", "b"}
 assert layout.refusal() == "this is vLLM's cpu build"
 

@@ -206,7 +206,7 @@ def changed_layer(name: str, change) -> tuple[SimpleNamespace, torch.Tensor]:
 )
 def test_layers_as_vllm_makes_them_have_no_problem(name: str, change) -> None:
     layer, conv_state = changed_layer(name, change)
-    assert core.problem(layer, torch.device("cpu"), conv_state) is None
+    assert core.layer_refusal(layer, torch.device("cpu"), conv_state) is None
 
 
 @pytest.mark.parametrize(
@@ -238,13 +238,13 @@ def test_a_layer_the_kernels_cannot_read_is_known_before_its_first_batch(
 ) -> None:
     layer, conv_state = changed_layer(name, change)
     with pytest.raises(ValueError, match=words):
-        raise ValueError(core.problem(layer, torch.device("cpu"), conv_state))
+        raise ValueError(core.layer_refusal(layer, torch.device("cpu"), conv_state))
 
 
 def test_parameters_are_looked_at_before_there_are_caches() -> None:
     layer, _ = changed_layer("A_log", lambda x: x.half())
     layer.kv_cache = None
-    assert "a_log" in core.problem(layer, torch.device("cpu"))
+    assert "a_log" in core.layer_refusal(layer, torch.device("cpu"))
 
 
 def test_kernels_that_do_not_load_are_a_problem_in_words(monkeypatch) -> None:
@@ -253,7 +253,7 @@ def test_kernels_that_do_not_load_are_a_problem_in_words(monkeypatch) -> None:
 
     monkeypatch.setattr(launch, "prepare", fail)
     layer, conv_state = changed_layer("A_log", lambda x: x)
-    said = core.problem(layer, torch.device("cpu"), conv_state)
+    said = core.layer_refusal(layer, torch.device("cpu"), conv_state)
     assert said == "cannot load gdn_decode on cpu"
 
 

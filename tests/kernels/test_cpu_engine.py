@@ -162,17 +162,17 @@ hook, module = hooks.find()
 changed = types.ModuleType("changed")
 changed.__dict__.update(module.__dict__)
 del changed.causal_conv1d_fn
-assert "has no causal_conv1d_fn" in hooks.interface_problem(hook, changed)
+assert "has no causal_conv1d_fn" in hooks.interface_refusal(hook, changed)
 class Layer(getattr(module, hook.layer)):
     def _forward_core(self, everything): ...
 setattr(changed, hook.layer, Layer)
-assert "_forward_core takes ('self', 'everything')" in hooks.interface_problem(hook, changed)
+assert "_forward_core takes ('self', 'everything')" in hooks.interface_refusal(hook, changed)
 
 fewer = types.ModuleType("fewer")
 fewer.__dict__.update(module.__dict__)
 fewer.GDNAttentionMetadata = dataclasses.make_dataclass("Fewer", [
     f.name for f in dataclasses.fields(module.GDNAttentionMetadata) if f.name != "num_decodes"])
-assert "GDNAttentionMetadata has no num_decodes" in hooks.interface_problem(hook, fewer)
+assert "GDNAttentionMetadata has no num_decodes" in hooks.interface_refusal(hook, fewer)
 
 plugin.register()
 bound = dict(op_registry_oot)

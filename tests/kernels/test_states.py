@@ -132,7 +132,7 @@ def test_states_are_not_looked_up_for_more_than_attention_has(vllm) -> None:
         self.attention_groups = [(attention, [0], None), (mamba, [1, 2], None)]
         self.eagle_attn_group_indices = {0, 1}
 
-    states.lookup(theirs)(coordinator)
+    states.make_lookup(theirs)(coordinator)
     assert coordinator.eagle_attn_group_indices == {0}
 
 
@@ -151,7 +151,7 @@ def test_a_chunk_that_begins_inside_a_block_ends_at_its_border(
         num_computed_tokens=begin, num_prompt_tokens=prompt, num_tokens=prompt + answered
     )
     scheduler = SimpleNamespace(cache_config=SimpleNamespace(block_size=BLOCK))
-    split = states.chunk_end(lambda self, request, tokens, local, external: tokens)
+    split = states.make_chunk_end(lambda self, request, tokens, local, external: tokens)
     got = split(scheduler, request, tokens, cached)
     start = begin + cached
     assert 1 <= got <= tokens
@@ -182,12 +182,12 @@ def manager(blocks: int, mode: str = "align") -> SimpleNamespace:
     ],
 )
 def test_a_block_too_many_stays(tokens: int, blocks: int, mode: str, want: list[str]) -> None:
-    allocate = states.allocate(lambda self, request, tokens, main: ["theirs"])
+    allocate = states.make_allocation(lambda self, request, tokens, main: ["theirs"])
     assert allocate(manager(blocks, mode), "request", tokens + 3, tokens) == want
 
 
 def test_a_request_that_has_nothing_yet_is_allocated_by_vllm() -> None:
-    allocate = states.allocate(lambda self, request, tokens, main: ["theirs"])
+    allocate = states.make_allocation(lambda self, request, tokens, main: ["theirs"])
     fresh = manager(0)
     fresh._allocated_block_reqs.clear()
     assert allocate(fresh, "request", 5, 2) == ["theirs"]
@@ -195,7 +195,7 @@ def test_a_request_that_has_nothing_yet_is_allocated_by_vllm() -> None:
 
 @pytest.mark.parametrize(("number", "want"), [(-1, 0), (0, 0), (4, 4)])
 def test_blocks_too_many_are_no_room_for_other_groups(number: int, want: int) -> None:
-    assert states.blocks_needed(lambda self, *args, **kwargs: number)(None, "request", 5) == want
+    assert states.make_block_count(lambda self, *args, **kwargs: number)(None, "request", 5) == want
 
 
 class Batch:
@@ -228,7 +228,7 @@ class Batch:
             scheduled_cached_reqs=SimpleNamespace(resumed_req_ids=resumed),
             scheduled_spec_decode_tokens={name: [1] for name in rows} if drafts is None else drafts,
         )
-        step = states.before_step(lambda *args: None)
+        step = states.make_step_start(lambda *args: None)
         requests = {name: name for name in rows}
         index = dict.fromkeys(rows, 7)
         step(output, None, None, index, batch, requests, None, None, self.copies)
@@ -236,7 +236,7 @@ class Batch:
 
     def after(self, rows: list[str], counts: list[int]) -> None:
         batch = SimpleNamespace(req_ids=rows, num_accepted_tokens_cpu=counts)
-        states.after_step(lambda *args: None)(*[None] * 2, batch, *[None] * 4, self.copies)
+        states.make_step_end(lambda *args: None)(*[None] * 2, batch, *[None] * 4, self.copies)
 
 
 def test_counts_go_with_requests_wherever_their_rows_move(vllm) -> None:
@@ -279,8 +279,8 @@ def test_what_is_copied_is_described_when_the_last_description_was_read(vllm) ->
         scheduled_spec_decode_tokens={},
     )
     rows = SimpleNamespace(req_ids=[], num_accepted_tokens_cpu=[])
-    theirs = states.before_step(lambda *args: order.append("described"))
+    theirs = states.make_step_start(lambda *args: order.append("described"))
     theirs(output, *[None] * 3, rows, *[None] * 3, batch.copies)
-    after = states.after_step(lambda *args: order.append("described"))
+    after = states.make_step_end(lambda *args: order.append("described"))
     after(*[None] * 2, rows, *[None] * 4, batch.copies)
     assert order == ["waited", "described"] * 2

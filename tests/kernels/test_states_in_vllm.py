@@ -38,12 +38,12 @@ LOADS = {
     "little memory, asynchronously": "--blocks 150 --async-scheduling",
 }
 NEEDED_FOR = {
-    "lookup": "one at a time",
-    "chunk_end": "four",
-    "before_step": "four, asynchronously",
-    "after_step": "four",
-    "copy_blocks": "one draft",
-    "allocate": "fewer drafts than made",
+    "make_lookup": "one at a time",
+    "make_chunk_end": "four",
+    "make_step_start": "four, asynchronously",
+    "make_step_end": "four",
+    "make_block_copy": "one draft",
+    "make_allocation": "fewer drafts than made",
 }
 
 

@@ -14,7 +14,7 @@ import pytest
 from caovand.cli.common.progress import Screen
 from caovand.core.figures import track
 from caovand.core.figures.track import Track
-from caovand.lab import bench
+from caovand.lab.bench import drive
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
 from tests.lab.completions_server import Completions, completions, streamed, tokens_of
@@ -105,7 +105,7 @@ def test_on_a_terminal_a_bar_moves_within_a_round(
 
     box.engine.events = events
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(bench, "Screen", lambda _: Screen(screen))
+    monkeypatch.setattr(drive, "Screen", lambda _: Screen(screen))
     said = ctl("bench", "--prompts", "64", "--at-once", "2", "--rounds", "1", "--tokens", "4")
     assert said.code == 0, said.err
     *shown, last = screen.getvalue().split("\r\033[K")
@@ -119,7 +119,7 @@ def test_on_a_terminal_the_time_left_is_shown(
     box: Box, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     screen = Tty()
-    monkeypatch.setattr(bench, "Screen", lambda _: Screen(screen))
+    monkeypatch.setattr(drive, "Screen", lambda _: Screen(screen))
     assert ctl(*SHORT).code == 0
     assert "1 of 6, 0 s left  prompts of 64, 1 at once" in screen.getvalue()
 

@@ -75,7 +75,7 @@ def box(daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     made = Box(daemon, tmp_path / "engines", tmp_path / "caovan.toml")
     monkeypatch.setattr(engine_trial, "_refusal", lambda *_: "")
     monkeypatch.setattr(engine_trial, "_answer", lambda _found, prompt: prompt)
-    monkeypatch.setattr(engine_trial.bench, "measure", measured(made, {OLD: 100.0, NEW: 120.0}))
+    monkeypatch.setattr(engine_trial.drive, "measure", measured(made, {OLD: 100.0, NEW: 120.0}))
     return made
 
 
@@ -113,7 +113,7 @@ def test_a_slower_engine_is_rolled_back_unless_it_is_wanted_all_the_same(
     box: Box, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = measured(box, {OLD: 100.0, NEW: 80.0})
-    monkeypatch.setattr(engine_trial.bench, "measure", slow)
+    monkeypatch.setattr(engine_trial.drive, "measure", slow)
     said = tried(ctl, box, NEW, "--json")
     assert said.code == 1
     assert (box.current, box.served, box.reloads) == (OLD, OLD, 2)
@@ -128,7 +128,7 @@ def test_a_little_slower_is_no_reason_to_go_back(
     box: Box, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     little = measured(box, {OLD: 1000.0, NEW: 980.0})
-    monkeypatch.setattr(engine_trial.bench, "measure", little)
+    monkeypatch.setattr(engine_trial.drive, "measure", little)
     assert tried(ctl, box, NEW).code == 0
 
 
@@ -145,7 +145,7 @@ def test_whatever_cuts_a_trial_short_the_old_engine_is_in_use_afterwards(
             signal.raise_signal(number)
         return plain(*given, **named)
 
-    monkeypatch.setattr(engine_trial.bench, "measure", cut)
+    monkeypatch.setattr(engine_trial.drive, "measure", cut)
     handlers = [signal.getsignal(one) for one in (signal.SIGINT, *engine_trial.ENDING)]
     with contextlib.suppress(KeyboardInterrupt, ValueError):
         assert tried(ctl, box, NEW).code != 0
@@ -195,7 +195,7 @@ def test_what_cannot_work_is_refused_before_anything_is_stopped(
     assert "install it first: sudo caovanctl engine install 0.34.0" in refused("0.34.0")
     text = box.config.read_text()
     box.config.write_text(text.replace("current", OLD))
-    assert "which no switch in" in refused(NEW)
+    assert "switching in" in refused(NEW)
     box.config.write_text(text)
     box.daemon.answers["status"] = box.status(rungs=["mtp-off off"])
     assert "degraded: mtp-off off" in refused(NEW)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from caovand.lab import fieldtest
+from caovand.lab.fieldtest import verb as fieldtest
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
 

@@ -94,7 +94,7 @@ def filled() -> dict[str, str]:
     """Every page as `make docs` would write it today."""
     code = (
         "import json, sys; sys.path.insert(0, sys.argv[1]); import make;"
-        " print(json.dumps({p.name: make.filled(p.read_text()) for p in make.HERE.glob('*.md')}))"
+        " print(json.dumps({p.name: make.fill(p.read_text()) for p in make.HERE.glob('*.md')}))"
     )
     command = [sys.executable, "-X", "utf8", "-c", code, MAKE.parent]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

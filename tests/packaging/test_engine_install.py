@@ -220,7 +220,7 @@ def test_offline_the_uv_that_came_with_caovan_vouches_for_the_python(
         "import sys; from pathlib import Path; "
         "from caovand.adapters.engine_install import commands, pythons; "
         "folder, root = map(Path, sys.argv[1:]); "
-        "print(pythons.install_from_folder('9.8', folder, root, commands.run))"
+        "print(pythons.UvPython('9.8', root, commands.run).install_from(folder))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path / "wheels", tmp_path / "root"],
@@ -405,7 +405,7 @@ def test_fetch_brings_a_python_into_the_folder_it_fills(
 
     monkeypatch.setattr(pythons, "find", finds)
     monkeypatch.setattr(
-        pythons, "download", lambda _version, root, *_more, **_options: asked.append(root)
+        pythons.UvPython, "download", lambda python, *_more, **_options: asked.append(python.root)
     )
     monkeypatch.setenv("CAOVAN_LOCKS", str(house / "locks"))
     folder = tmp_path / "wheels"

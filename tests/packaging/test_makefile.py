@@ -1,7 +1,8 @@
-"""The Makefile on machines with missing prerequisites."""
+"""The Makefile: the order of its recipes, and the tests that it names."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -36,3 +37,13 @@ def test_where_a_card_is_the_plugin_gets_its_library_before_the_engine(
     install = "-m caovand.cli.engine install --root .engines"
     did = (checkout / "did").read_text().splitlines()
     assert did == (["package", install] if card else [install])
+
+
+def test_the_tests_that_it_names_exist() -> None:
+    """pytest ignores or deselects a file that is gone without a word."""
+    text = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    prefixed = re.findall(r"\$\(addprefix (tests/[\w/]*),([\w.\s]+)\)", text)
+    named = [prefix + name for prefix, names in prefixed for name in names.split()]
+    named += re.findall(r"(?<![\w/])tests/[\w/]+\.py", text)
+    assert named
+    assert [name for name in named if not (ROOT / name).is_file()] == []

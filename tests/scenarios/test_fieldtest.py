@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from caovand.cli.main import main
-from caovand.lab import bench
+from caovand.lab.bench import drive
 from caovand.lab.bench.drive import Interrupted
 from tests.daemon_process import Daemon, daemon
 from tests.lab.core.test_fieldtest import CELL
@@ -33,7 +33,7 @@ def service(
         for name, value in one.environ.items():
             if name.endswith("_DIRECTORY"):
                 monkeypatch.setenv(name, value)
-        monkeypatch.setattr(bench, "measured", lambda *_: (RESULT, None))
+        monkeypatch.setattr(drive, "measure", lambda *_: (RESULT, None))
         yield one
 
 
@@ -72,12 +72,12 @@ def test_it_measures_with_the_cards_to_itself_and_leaves_the_service_as_it_was(
 def test_stopped_by_hand_it_goes_on_where_it_was(
     service: Daemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "measured", lambda *_: ({"cells": []}, Interrupted(None)))
+    monkeypatch.setattr(drive, "measure", lambda *_: ({"cells": []}, Interrupted(None)))
     code, files = run(service)
     assert (code, files) == (130, {})
     service.until_state("SERVING")
     assert "[1/" in capsys.readouterr().err
-    monkeypatch.setattr(bench, "measured", lambda *_: (RESULT, None))
+    monkeypatch.setattr(drive, "measure", lambda *_: (RESULT, None))
     code, files = run(service)
     assert (code, "found/configured.json" in files) == (0, True)
     said = capsys.readouterr().err

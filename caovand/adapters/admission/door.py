@@ -44,7 +44,7 @@ class CannotBind(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """How many connections a door admits: `in_all` at a time, `per_peer` of each, who may open
+    """The limits of a door: `in_all` connections at a time, `per_peer` of each, who may open
     `rate_per_peer` a second (None: any number), all together ten times that.
 
     A peer that `is_favoured` may have `per_favoured`, at any rate, and such peers may use
@@ -214,7 +214,7 @@ def peer_groups(link: socket.socket) -> set[int]:
 
 
 def spare_descriptors() -> int:
-    """How many more descriptors this process may open."""
+    """The number of descriptors that this process may still open."""
     with contextlib.suppress(OSError):
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
     return 0

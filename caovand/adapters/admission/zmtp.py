@@ -22,12 +22,12 @@ class LimitExceeded(Exception):
 class Messages:
     """Follows one client's bytes: `feed` raises LimitExceeded if a limit is passed.
 
-    `most_bytes` limits one message with all its parts and the commands between them. `asks`: the
+    `max_bytes` limits one message with all its parts and the commands between them. `asks`: the
     client has sent a whole message, or a command after READY, such as a subscription.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._head = bytearray()
         self._wanted = GREETING_BYTES  # outstanding bytes of the greeting, or of a frame's header
         self._greeted = False
@@ -79,7 +79,7 @@ class Messages:
             raise LimitExceeded("a command is too large")
         self._bytes += size
         self._parts += 1
-        if self._bytes > self._most_bytes or self._parts > MAX_PARTS:
+        if self._bytes > self._max_bytes or self._parts > MAX_PARTS:
             raise LimitExceeded("a message is too large")
         self._body = size
         if not size:

@@ -42,7 +42,7 @@ class CannotSpawn(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """How an engine is started: its command, and what limits it."""
+    """An engine's command, and its limits."""
 
     argv: Sequence[str]
     env: Mapping[str, str]

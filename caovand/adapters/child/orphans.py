@@ -89,10 +89,10 @@ async def end_orphans(
         for group in groups:
             processes.kill_group(group)
 
-    leftovers = await find()
-    if leftovers and before_kill is not None:
-        await before_kill([process.pid for process in leftovers])
+    orphaned = await find()
+    if orphaned and before_kill is not None:
+        await before_kill([process.pid for process in orphaned])
     left = await sweep(find, KILL_S, kill_unseen, lambda: any(map(processes.is_populated, groups)))
     if not left:
         forget(ledger)
-    return leftovers, left
+    return orphaned, left

@@ -168,7 +168,7 @@ def _unless(compare: int, value: int) -> list[Instruction]:
 def install(libc: Any, code: bytes) -> None:
     """Install the filter in this process; print the reason if that is impossible.
 
-    SECCOMP_FILTER_FLAG_SPEC_ALLOW keeps the processor's speculation, which some kernels would turn
+    SECCOMP_FILTER_FLAG_SPEC_ALLOW keeps the CPU's speculation, which some kernels would turn
     off for a filtered process; the kernels of some containers do not know the flag.
     """
     instructions = ctypes.create_string_buffer(code)

@@ -100,7 +100,7 @@ def main() -> int:
         if launch["unlimited_stack"]:
             raise_stack()
         libc = ctypes.CDLL(None, use_errno=True)
-        _checked(libc.prctl(PR_SET_PDEATHSIG, launch["ends_with"], 0, 0, 0))
+        _check(libc.prctl(PR_SET_PDEATHSIG, launch["ends_with"], 0, 0, 0))
         if launch["confined"] is not None:
             make_devices()
             confine(libc, **launch["confined"], keepers=launch["keepers"])
@@ -150,7 +150,7 @@ def confine(
     """
     from caovand.adapters.confinement import call_filter  # noqa: PLC0415  (before files are hidden)
 
-    _checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     for capability in (CAP_SYS_RAWIO, CAP_SYSLOG):
         libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails without any rights to drop
     for folder in writable:
@@ -186,7 +186,7 @@ def protect_machine(libc: Any) -> None:
         ]
     error = 0
     try:
-        _checked(libc.unshare(CLONE_NEWNS))
+        _check(libc.unshare(CLONE_NEWNS))
         _mount(libc, "/", MS_REC | MS_SLAVE)
         for path in dict.fromkeys((*first, *rest)):
             error = _make_read_only(libc, path) or error
@@ -209,7 +209,7 @@ def _make_read_only(libc: Any, path: str) -> int:
 
 def _mount(libc: Any, path: str, flags: int) -> None:
     name = os.fsencode(path)
-    _checked(libc.mount(name, name, None, ctypes.c_ulong(flags), None))
+    _check(libc.mount(name, name, None, ctypes.c_ulong(flags), None))
 
 
 def engine_rules(
@@ -235,10 +235,10 @@ def restrict(libc: Any, abi: int, rules: Iterable[tuple[str, int]]) -> None:
     handled = HANDLED_RIGHTS if abi >= TRUNCATE_ABI else HANDLED_RIGHTS & ~TRUNCATE
     attributes = struct.pack("=QQQ", handled, 0, SCOPE)
     size = 24 if abi >= SCOPE_ABI else 16 if abi >= NET_ABI else 8
-    ruleset = _checked(libc.syscall(LANDLOCK_CREATE_RULESET, attributes, size, 0))
+    ruleset = _check(libc.syscall(LANDLOCK_CREATE_RULESET, attributes, size, 0))
     for path, rights in rules:
         _add_rule(libc, ruleset, path, rights & handled)
-    _checked(libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0))
+    _check(libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0))
     os.close(ruleset)
 
 
@@ -322,7 +322,7 @@ def _add_rule(libc: Any, ruleset: int, path: str, rights: int) -> None:
         os.close(place)
 
 
-def _checked(result: int) -> int:
+def _check(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"cannot confine the engine: {os.strerror(number)}")

@@ -91,7 +91,7 @@ def _start(
     # An unnamed file in memory instead of a pipe: neither side waits for the other to read.
     with open(os.memfd_create("request"), "w+b") as file:
         for line in (request, *lines):
-            file.write(json.dumps(line, default=_plain).encode() + b"\n")
+            file.write(json.dumps(line, default=_to_plain).encode() + b"\n")
         file.seek(0)
         return subprocess.Popen(
             words, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=needed,
@@ -99,7 +99,7 @@ def _start(
         )  # fmt: skip
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     return list(value) if isinstance(value, (set, frozenset)) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""What a program may reach, passed to `launch`, which confines itself to it."""
+"""The files that a program may reach, passed to `launch`, which confines itself to it."""
 
 from __future__ import annotations
 

@@ -137,9 +137,9 @@ class Control:
         )
         # ZeroMQ's handshake takes longer than a short request and its answer.
         short = Lines(self._reply, wire.OPEN_TO_ALL, trusted=True).serve
-        most = partial(_followed, wire.MAX_BYTES + ENVELOPE_BYTES)
-        control = Gate(inner / "control", most, None, short)
-        events = Gate(inner / "events", partial(_followed, TOPIC_BYTES), TOPIC_BYTES, None)
+        follow = partial(_follow, wire.MAX_BYTES + ENVELOPE_BYTES)
+        control = Gate(inner / "control", follow, None, short)
+        events = Gate(inner / "events", partial(_follow, TOPIC_BYTES), TOPIC_BYTES, None)
         status = Lines(self._reply, wire.OPEN_TO_ALL, trusted=False)
         page = Lines(self._reply, PAGE_REQUESTS, trusted=True)
         gateway = Lines(self._reply, GATEWAY_REQUESTS, trusted=True)
@@ -267,8 +267,8 @@ class Control:
             await sender.send_multipart(frames, zmq.NOBLOCK)
 
 
-def _followed(most_bytes: int, _link: object) -> Messages:
-    return Messages(most_bytes)
+def _follow(max_bytes: int, _link: object) -> Messages:
+    return Messages(max_bytes)
 
 
 def _client_uid(

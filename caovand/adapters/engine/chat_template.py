@@ -7,7 +7,7 @@ from pathlib import Path
 
 from caovand.adapters.files import safe_files
 from caovand.core.facts.inventory import ModelCard
-from caovand.core.problem import Problem
+from caovand.core.problem import Problem, reason_of
 
 MAX_BYTES = 4 << 20
 NO_CHAT = Problem(
@@ -38,10 +38,9 @@ def with_template(card: ModelCard, wanted: str) -> ModelCard:
     except (OSError, ValueError) as problem:
         if INLINE & set(wanted):
             return replace(card, chat_template=wanted)
-        reason = getattr(problem, "strerror", None) or problem
         note = Problem(
             f"read the chat template {wanted}",
-            str(reason),
+            reason_of(problem),
             "choose a readable file, or set tool_call_parser and reasoning_parser in [server], "
             "which follow from the template",
         )

@@ -80,7 +80,7 @@ def probe_engine(
         )
     name = _cache_name(asks, python, stamp, answer)
     folders = (folder for folder in (cache_dir, also_kept_in) if folder)
-    kept = next(filter(None, (_kept(asks, folder / name) for folder in folders)), None)
+    kept = next(filter(None, (_read_kept(asks, folder / name) for folder in folders)), None)
     if kept is None:
         before_details()
     if kept is None and cache_dir is not None and patience_s is not None:
@@ -219,7 +219,7 @@ def _cache_name(asks: ProbeScripts, python: str, stamp: Any, found: dict[str, An
     return f"engine-flags-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-def _kept(asks: ProbeScripts, path: Path) -> dict[str, Any] | None:
+def _read_kept(asks: ProbeScripts, path: Path) -> dict[str, Any] | None:
     """Read the cached slow answers; None if there are none."""
     answer = state_file.read_or_none(path)
     return answer if isinstance(answer, dict) and answer.keys() >= asks.asked else None
@@ -235,7 +235,7 @@ def answer(module: str, python: str, path: str, *named_by: str) -> int:
             place.parent.mkdir(parents=True, exist_ok=True)
             lock_file.take(place.with_suffix(".lock"))
         # An earlier process may have just cached it.
-        details = _kept(asks, place) or environment.ask_and_keep(place)
+        details = _read_kept(asks, place) or environment.ask_and_keep(place)
         text = json.dumps(details)
     except lock_file.LockTaken:
         text = "{}"  # another one is asking already, and keeps a core busy

@@ -26,6 +26,7 @@ from itertools import islice
 from pathlib import Path
 
 from caovand.adapters.files import safe_files
+from caovand.core.problem import reason_of
 from caovand.core.secrets import HIDDEN, escaped_forms
 
 READ_BYTES = 1 << 16
@@ -65,8 +66,8 @@ class Ring:
                 self._bytes -= sys.getsizeof(self._lines.popleft())
             self._count += len(lines)
 
-    def since(self, number: int, most_bytes: int) -> tuple[list[str], int]:
-        """Lines after line `number`, up to `most_bytes` as JSON, and the number of the last.
+    def since(self, number: int, max_bytes: int) -> tuple[list[str], int]:
+        """Lines after line `number`, up to `max_bytes` as JSON, and the number of the last.
 
         Returns at least one line if any exist, truncated if necessary, so that a polling client
         makes progress. A number not reached yet comes from an earlier daemon: then every line is
@@ -81,11 +82,11 @@ class Ring:
         lines: list[str] = []
         for line in rest:
             size = len(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace")) + 1
-            if size > most_bytes:
+            if size > max_bytes:
                 if not lines:
-                    lines.append(line[: most_bytes // 6])  # "\u0000" is the longest escape
+                    lines.append(line[: max_bytes // 6])  # "\u0000" is the longest escape
                 break
-            most_bytes -= size
+            max_bytes -= size
             lines.append(line)
         return lines, last + len(lines)
 
@@ -158,25 +159,25 @@ class RotatedFile:
                 written += os.write(self._file, data[written:])
             self.problem = ""
         except OSError as problem:
-            self.problem = problem.strerror or str(problem)
+            self.problem = reason_of(problem)
         self._size += written
         return written
 
-    def _open(self, room: int) -> None:
-        """Open the file, rotating it first if `room` more bytes would exceed its limit."""
+    def _open(self, size: int) -> None:
+        """Open the file, rotating it first if `size` more bytes would exceed its limit."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
-        if self.path.exists() and self.path.stat().st_size + room > self._limit:
+        if self.path.exists() and self.path.stat().st_size + size > self._limit:
             for number in range(self._backups, 0, -1):
-                newer = self.path if number == 1 else self._numbered(number - 1)
+                newer = self.path if number == 1 else self._numbered_path(number - 1)
                 with contextlib.suppress(FileNotFoundError):
-                    os.replace(newer, self._numbered(number))
+                    os.replace(newer, self._numbered_path(number))
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         self._file = safe_files.open_own(self.path, flags, 0o640, any_kind=True)
         self._size = os.fstat(self._file).st_size
 
-    def _numbered(self, number: int) -> Path:
+    def _numbered_path(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
 
 

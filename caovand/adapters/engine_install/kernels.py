@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from caovand.adapters.engine_install import toolkit
-from caovand.adapters.engine_install.commands import InstallWorld
+from caovand.adapters.engine_install.commands import Finished, InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.places import InstalledEngine, find_processes, site_packages
 from caovand.adapters.files import safe_files, trust
@@ -58,20 +58,7 @@ def build(
         return []
     folder = folder_of(engine.path, capability)
     work = folder / _WORK
-    if pids := [str(pid) for pid in _find_builders(work)]:
-        fact = f"compilers of a killed call still work in {work} (pid {', '.join(pids)})"
-        raise EngineError(what, fact, f"wait until they end, or: kill {' '.join(pids)}")
-    cuda = toolkit.lay_out(engine.path)
-    if cuda is None:
-        raise EngineError(
-            what,
-            "it has no compiler: it was made from a lock without one",
-            f"sudo caovanctl engine install {engine.version}",
-        )
-    for name, package in (("c++", "g++"), ("cc", "gcc")):
-        if trust.program(name, world.environ) is None:
-            fact = f"there is no {name}, which nvcc and Triton call"
-            raise EngineError(what, fact, f"sudo apt install {package}")
+    cuda = _lay_out_compilers(engine, work, what, world)
     folder.mkdir(parents=True, exist_ok=True)
     safe_files.replace(site / _SHIM.name, _SHIM.read_text(encoding="utf-8"), 0o644)
     job = {"folder": str(folder), "modules": [asdict(kernel) for kernel in kernels]}
@@ -84,26 +71,46 @@ def build(
         "MAX_JOBS": str(jobs),
         "PATH": f"{engine.path / 'bin'}:{cuda / 'bin'}:{own.get('PATH', os.defpath)}",
     }
-    python = str(engine.interpreter)
     finished = world.run(
-        [*_nice(world), python, "-I", str(_SCRIPT), json.dumps(job)],
+        [*_nice(world), str(engine.interpreter), "-I", str(_SCRIPT), json.dumps(job)],
         env,
         lambda: _progress(folder, kernels, world.progress),
     )
-    built, failed = [], []
-    for line in finished.output.splitlines():
-        if line.startswith('{"module"'):
-            report = json.loads(line)
-            if "error" in report:
-                failed.append(f"{report['module']}: {_cause_line(report['error'])}")
-            else:
-                built.append(BuiltKernel(report["module"], report["seconds"], report["bytes"]))
-    if failed or finished.code:
-        facts = "; ".join(failed) or _cause_line(finished.output)
-        raise EngineError(what, facts, "sudo caovanctl engine build-kernels tries them again")
+    built = _read_reports(finished, what)
     shutil.rmtree(work, ignore_errors=True)
     _progress(folder, kernels, world.progress)
     return built
+
+
+def _lay_out_compilers(engine: InstalledEngine, work: Path, what: str, world: InstallWorld) -> Path:
+    """Lay out the CUDA toolkit; raises EngineError if a compiler is missing or others still run."""
+    if pids := [str(pid) for pid in _find_builders(work)]:
+        fact = f"compilers of a killed call still work in {work} (pid {', '.join(pids)})"
+        raise EngineError(what, fact, f"wait until they end, or: kill {' '.join(pids)}")
+    cuda = toolkit.lay_out(engine.path)
+    if cuda is None:
+        fact = "it has no compiler: it was made from a lock without one"
+        raise EngineError(what, fact, f"sudo caovanctl engine install {engine.version}")
+    for name, package in (("c++", "g++"), ("cc", "gcc")):
+        if trust.program(name, world.environ) is None:
+            fact = f"there is no {name}, which nvcc and Triton call"
+            raise EngineError(what, fact, f"sudo apt install {package}")
+    return cuda
+
+
+def _read_reports(finished: Finished, what: str) -> list[BuiltKernel]:
+    """Read what was built; raises EngineError if a kernel could not be."""
+    lines = [line for line in finished.output.splitlines() if line.startswith('{"module"')]
+    reports = [json.loads(line) for line in lines]
+    failed = [
+        f"{report['module']}: {_cause_line(report['error'])}"
+        for report in reports
+        if "error" in report
+    ]
+    if failed or finished.code:
+        facts = "; ".join(failed) or _cause_line(finished.output)
+        raise EngineError(what, facts, "sudo caovanctl engine build-kernels tries them again")
+    return [BuiltKernel(report["module"], report["seconds"], report["bytes"]) for report in reports]
 
 
 def folder_of(engine: Path, capability: tuple[int, int]) -> Path:

@@ -87,10 +87,8 @@ def find(
     ]
     if suitable:
         return min(suitable, key=lambda python: (not python.public, not python.headers))
-    if offline is not None:
-        path = install_from_folder(version, offline, root, run)
-    else:
-        path = download(version, root, environ, run)
+    uv_python = UvPython(version, root, run)
+    path = uv_python.download(environ) if offline is None else uv_python.install_from(offline)
     installed = inspect(path, run)
     if installed is None:
         raise EngineError(
@@ -188,76 +186,111 @@ def find_archives(version: str, folder: Path) -> list[Path]:
     return sorted((folder / ARCHIVES).glob(f"*cpython-{version}.*.tar.*"))
 
 
-def download(
-    version: str,
-    root: Path,
-    environ: Mapping[str, str],
-    run: RunCommand,
-    *,
-    keep_archive: bool = False,
-) -> Path:
-    """Download Python `version` ("3.12") and install it into the root; raises EngineError.
+@dataclass(frozen=True)
+class UvPython:
+    """A Python of `version` ("3.12") for uv to install into `root`; raises EngineError."""
 
-    With `keep_archive` its archive stays in the root for `install_from_folder`, with the uv that
-    knows its sha256.
-    """
-    if not keep_archive and (uv := trust.program("uv", environ)):
-        return _install(version, root, uv, run)
-    archives = root / ARCHIVES if keep_archive else None
-    try:
-        with _temporary_uv(version, root, run, archives) as uv:
-            return _install(version, root, uv, run, ["--reinstall"] * keep_archive, archives)
-    except EngineError:
-        if archives:
-            shutil.rmtree(archives, ignore_errors=True)  # uv also keeps files that it refuses
-        raise
+    version: str
+    root: Path
+    run: RunCommand
 
+    def download(self, environ: Mapping[str, str], *, keep_archive: bool = False) -> Path:
+        """Download it from GitHub or a mirror, and install it.
 
-def install_from_folder(version: str, folder: Path, root: Path, run: RunCommand) -> Path:
-    """Install the Python that `engine fetch --with-python` put into a folder, checked by uv."""
-    fetched = find_archives(version, folder)
-    if not fetched:
-        raise EngineError(
-            f"find Python {version}",
-            f"there is no usable one here or in {folder}, and --wheels downloads nothing",
-            f"apt install python{version} python{version}-venv python{version}-dev, or choose one "
-            "with --python PATH, or fill the folder with: caovanctl engine fetch --with-python",
+        With `keep_archive` its archive stays in the root for `install_from`, with the uv that knows
+        its sha256.
+        """
+        if not keep_archive and (uv := trust.program("uv", environ)):
+            return self._install(uv)
+        archives = self.root / ARCHIVES if keep_archive else None
+        try:
+            with self._temporary_uv(archives) as uv:
+                return self._install(uv, ["--reinstall"] * keep_archive, archives)
+        except EngineError:
+            if archives:
+                shutil.rmtree(archives, ignore_errors=True)  # uv also keeps files that it refuses
+            raise
+
+    def install_from(self, folder: Path) -> Path:
+        """Install it from what `engine fetch --with-python` put into a folder, checked by uv."""
+        version, archives = self.version, self.root / ARCHIVES
+        fetched = find_archives(version, folder)
+        if not fetched:
+            raise EngineError(
+                f"find Python {version}",
+                f"there is no usable one here or in {folder}, and --wheels downloads nothing",
+                f"apt install {_packages(version)}, or choose one with --python PATH, or fill the "
+                "folder with: caovanctl engine fetch --with-python",
+            )
+        try:
+            # The folder's owner could change the files between their check and their use.
+            shutil.rmtree(archives, ignore_errors=True)
+            archives.mkdir(parents=True)
+            for file in (*fetched, *(folder / ARCHIVES).glob("uv-*.whl")):
+                safe_files.copy(file, archives / file.name)
+            with self._temporary_uv(archives, offline=True) as uv:
+                return self._install(uv, ["--offline"], archives)
+        finally:
+            shutil.rmtree(archives, ignore_errors=True)
+
+    def _install(self, uv: str, options: Sequence[str] = (), archives: Path | None = None) -> Path:
+        folders = {
+            "UV_PYTHON_INSTALL_DIR": str(self.root / ".python"),
+            "UV_PYTHON_BIN_DIR": str(self.root / ".python" / "bin"),
+            "UV_PYTHON_CACHE_DIR": str(archives or ""),
+        }
+        command = [uv, "--no-config", "python", "install", *options, self.version]
+        done = self.run(command, folders, lambda: None)
+        installed = uv_pythons(self.version, self.root)
+        if not installed or done.code:
+            raise self._no_python(done.output)
+        tree = installed[0].parents[1]
+        if fact := find_unsafe(tree):
+            shutil.rmtree(tree)
+            raise EngineError(f"use the Python {tree.name}", fact, "do not trust its source")
+        return installed[0]
+
+    @contextlib.contextmanager
+    def _temporary_uv(self, wheels: Path | None = None, *, offline: bool = False) -> Iterator[str]:
+        """Install the uv whose sha256 is part of caovan, from its wheel in `wheels`, for a while.
+
+        Unless `offline`, pip first downloads that wheel from its index.
+        """
+        lock = next((file for path in lock_folders() if (file := path / "uv.txt").is_file()), None)
+        if lock is None:
+            raise self._no_python("uv is not installed")
+        environment, hashed = self.root / ".uv", ["--require-hashes", "-r", str(lock)]
+        wheels = wheels or environment / "wheels"
+        own_pip = pip(environment / "bin" / "python")
+        commands = [
+            [sys.executable, "-I", "-m", "venv", str(environment)],
+            [*own_pip, "download", "--dest", str(wheels), *hashed],
+            [*own_pip, "install", "--no-index", "--find-links", str(wheels), *hashed],
+        ]
+        if offline:
+            del commands[1]
+        try:
+            for command in commands:
+                done = self.run(command, {}, lambda: None)
+                if done.code:
+                    raise self._no_python(done.output)
+            yield str(environment / "bin" / "uv")
+        finally:
+            shutil.rmtree(environment, ignore_errors=True)
+
+    def _no_python(self, output: str) -> EngineError:
+        cause = last_line(output, "no output")
+        return EngineError(
+            f"find Python {self.version}",
+            f"none here has a working venv module, and uv could not install one ({cause})",
+            f"apt install {_packages(self.version)}, or set UV_PYTHON_INSTALL_MIRROR to a mirror "
+            "you can reach, or choose one with --python PATH",
         )
-    archives = root / ARCHIVES
-    try:
-        # The folder's owner could change the files between their check and their use.
-        shutil.rmtree(archives, ignore_errors=True)
-        archives.mkdir(parents=True)
-        for file in (*fetched, *(folder / ARCHIVES).glob("uv-*.whl")):
-            safe_files.copy(file, archives / file.name)
-        with _temporary_uv(version, root, run, archives, offline=True) as uv:
-            return _install(version, root, uv, run, ["--offline"], archives)
-    finally:
-        shutil.rmtree(archives, ignore_errors=True)
 
 
-def _install(
-    version: str,
-    root: Path,
-    uv: str,
-    run: RunCommand,
-    options: Sequence[str] = (),
-    archives: Path | None = None,
-) -> Path:
-    folders = {
-        "UV_PYTHON_INSTALL_DIR": str(root / ".python"),
-        "UV_PYTHON_BIN_DIR": str(root / ".python" / "bin"),
-        "UV_PYTHON_CACHE_DIR": str(archives or ""),
-    }
-    done = run([uv, "--no-config", "python", "install", *options, version], folders, lambda: None)
-    installed = uv_pythons(version, root)
-    if not installed or done.code:
-        raise _no_python(version, done.output)
-    tree = installed[0].parents[1]
-    if fact := find_unsafe(tree):
-        shutil.rmtree(tree)
-        raise EngineError(f"use the Python {tree.name}", fact, "do not trust its source")
-    return installed[0]
+def _packages(version: str) -> str:
+    """The distribution's packages of a Python that can make an engine's environment."""
+    return f"python{version} python{version}-venv python{version}-dev"
 
 
 def find_unsafe(tree: Path) -> str:
@@ -275,44 +308,3 @@ def find_unsafe(tree: Path) -> str:
             elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 return f"{path} is not a regular file"
     return ""
-
-
-@contextlib.contextmanager
-def _temporary_uv(
-    version: str, root: Path, run: RunCommand, wheels: Path | None = None, *, offline: bool = False
-) -> Iterator[str]:
-    """Install the uv whose sha256 is part of caovan, from its wheel in `wheels`, for a while.
-
-    Unless `offline`, pip first downloads that wheel from its index.
-    """
-    lock = next((path for one in lock_folders() if (path := one / "uv.txt").is_file()), None)
-    if lock is None:
-        raise _no_python(version, "uv is not installed")
-    environment, hashed = root / ".uv", ["--require-hashes", "-r", str(lock)]
-    wheels = wheels or environment / "wheels"
-    own_pip = pip(environment / "bin" / "python")
-    commands = [
-        [sys.executable, "-I", "-m", "venv", str(environment)],
-        [*own_pip, "download", "--dest", str(wheels), *hashed],
-        [*own_pip, "install", "--no-index", "--find-links", str(wheels), *hashed],
-    ]
-    if offline:
-        del commands[1]
-    try:
-        for command in commands:
-            done = run(command, {}, lambda: None)
-            if done.code:
-                raise _no_python(version, done.output)
-        yield str(environment / "bin" / "uv")
-    finally:
-        shutil.rmtree(environment, ignore_errors=True)
-
-
-def _no_python(version: str, output: str) -> EngineError:
-    cause = last_line(output, "no output")
-    return EngineError(
-        f"find Python {version}",
-        f"none here has a working venv module, and uv could not install one ({cause})",
-        f"apt install python{version} python{version}-venv python{version}-dev, or set "
-        "UV_PYTHON_INSTALL_MIRROR to a mirror you can reach, or choose one with --python PATH",
-    )

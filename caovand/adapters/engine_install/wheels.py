@@ -27,7 +27,7 @@ from caovand.adapters.engine_install.lock import FIRST_KIND, Lock, Pin, canonica
 from caovand.adapters.files import safe_files
 from caovand.core.units import MIB
 
-BATCH_BYTES = 64 * 2**20
+BATCH_BYTES = 64 * MIB
 BATCH_PINS = 24
 _PART = ".part-"
 ARCHIVE = ".tar.gz"

@@ -45,7 +45,7 @@ def load(path: Path) -> Config:
 
 
 def _remedy(path: Path, problem: OSError) -> str:
-    """How to make an unreadable file readable."""
+    """The remedy for a file that we may not read."""
     if isinstance(problem, PermissionError):
         return "run this as a user who may read it, or correct its permissions"
     if isinstance(problem, FileNotFoundError):

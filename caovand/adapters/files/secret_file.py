@@ -23,7 +23,7 @@ def check(path: str, key: str) -> None:
     `key` is the configuration key that names the file, such as API_KEY_FILE. The file itself is not
     opened: a user who only plans need not be able to read it.
     """
-    name = _named(path, key)
+    name = _describe(path, key)
     try:
         seen = os.stat(path)
     except PermissionError:
@@ -41,7 +41,7 @@ def check(path: str, key: str) -> None:
 def read(path: str, key: str) -> str:
     """Read the secret, the only line of a file; raises ConfigError as `check` does."""
     check(path, key)
-    name = _named(path, key)
+    name = _describe(path, key)
     try:
         text = safe_files.read_text(Path(path), MAX_BYTES).strip()
     except OSError as problem:
@@ -69,7 +69,7 @@ def _is_path(path: str) -> bool:
     return path.startswith(("/", "./", "../", "~"))
 
 
-def _named(path: str, key: str) -> str:
+def _describe(path: str, key: str) -> str:
     return f"{key} {path}" if _is_path(path) else key
 
 

@@ -17,11 +17,11 @@ _TOTAL = re.compile(r"TOTAL_ERR_COR (\d{1,20})\b")
 def count_corrected(gpus: Iterable[Gpu], devices: Path = DEVICES) -> Mapping[int, int]:
     """Corrected errors since boot by card; without cards for which kernel or firmware count
     none."""
-    counts = {gpu.index: _corrected(gpu.bus, devices) for gpu in gpus}
+    counts = {gpu.index: _count(gpu.bus, devices) for gpu in gpus}
     return {index: count for index, count in counts.items() if count is not None}
 
 
-def _corrected(bus: str, devices: Path) -> int | None:
+def _count(bus: str, devices: Path) -> int | None:
     address = _ADDRESS.fullmatch(bus.lower())  # NVML's domain has eight digits, the kernel's four
     if address is None:
         return None

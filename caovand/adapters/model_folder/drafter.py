@@ -36,17 +36,17 @@ def with_drafter(target: ModelCard, path: str) -> ModelCard:
             f"set [model] drafter to a DFlash drafter of this model, {OWN_FLAG}",
         )
     config = read_table(folder, "config.json", Budget(time.thread_time)) or {}
-    drafter = _described(path, card, config)
+    drafter = _describe(path, card, config)
     kept = tuple(weights for weights in target.weights if weights.part != "mtp")
     return replace(
         target,
         drafter=drafter,
         mtp_layers=drafter.layers,
-        weights=(*kept, *_drafting_weights(card, _copied(card, drafter, config))),
+        weights=(*kept, *_drafting_weights(card, _copied_bytes(card, drafter, config))),
     )
 
 
-def _described(path: str, card: ModelCard, config: Mapping[str, Any]) -> Drafter:
+def _describe(path: str, card: ModelCard, config: Mapping[str, Any]) -> Drafter:
     table = table_value(config, "dflash_config")
     reads = table.get("target_layer_ids")
     known = isinstance(reads, list) and all(type(layer) is int and layer >= 0 for layer in reads)
@@ -75,7 +75,7 @@ def _described(path: str, card: ModelCard, config: Mapping[str, Any]) -> Drafter
     )
 
 
-def _copied(card: ModelCard, drafter: Drafter, config: Mapping[str, Any]) -> int:
+def _copied_bytes(card: ModelCard, drafter: Drafter, config: Mapping[str, Any]) -> int:
     """Parameters of the layers that every rank has whole: the projection of what it reads, and the
     tables by which DFlash2 chooses among candidates."""
     rank = first_count(table_value(config, "dflash_config"), "selector_rank")

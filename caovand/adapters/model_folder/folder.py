@@ -41,7 +41,7 @@ from caovand.core.config.schema import Config
 from caovand.core.engine.named_models import NamedModels
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.model_source.gguf import SUFFIX
-from caovand.core.problem import Problem
+from caovand.core.problem import Problem, reason_of
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
 MISTRAL_FILES = (("consolidated*.safetensors",), ("tekken.json", "tokenizer.model.v*"))
@@ -51,7 +51,7 @@ NO_OWNERS = ("models", "datasets", "spaces")
 """First path segments of the hubs' own addresses, which no owner there can use as a name."""
 MIN_SIMILARITY = 0.8
 _POOLING_FOLDER = re.compile(r"\d{1,3}_[A-Za-z]{1,40}")
-"""How Sentence Transformers names its folders; a path that leads elsewhere is not followed."""
+"""The names of Sentence Transformers' folders; a path that leads elsewhere is not followed."""
 SURPRISES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
 """Exceptions that reading a malformed configuration may raise."""
 
@@ -68,10 +68,9 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
         place = Path(path).expanduser()
         is_folder, exists = place.is_dir(), place.exists()
     except (OSError, RuntimeError) as problem:  # an unreadable parent, or no such user
-        reason = getattr(problem, "strerror", None) or problem
         raise ModelProblem(
             f"read model {path}",
-            str(reason),
+            reason_of(problem),
             "allow this user to enter the folders above it (`chmod a+x`), or set another [model] "
             "path",
         ) from problem
@@ -86,7 +85,7 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
     elif not _may_be_on_a_hub(path):
         raise _absent(path, place)
     else:
-        kept = _downloaded(path)
+        kept = _find_download(path)
         if kept is None:
             return ModelCard(path, "", "", (), 0, folder=False)
         return replace(_read(kept, weights), path=path, folder=False)
@@ -124,7 +123,7 @@ def _absent(path: str, place: Path) -> ModelProblem:
 
 def shards_of(card: ModelCard) -> list[Path]:
     """List the safetensors files of a model that was read; empty if its weights are pickled."""
-    folder = Path(card.path) if card.folder else _downloaded(card.path)
+    folder = Path(card.path) if card.folder else _find_download(card.path)
     return _shards(folder) if folder else []
 
 
@@ -134,7 +133,7 @@ def _shards(folder: Path) -> list[Path]:
 
 def folder_of(card: ModelCard) -> Path | None:
     """The folder of a model that was read; None if its files are not on this machine."""
-    place = Path(card.path) if card.folder else _downloaded(card.path)
+    place = Path(card.path) if card.folder else _find_download(card.path)
     return place.parent if place is not None and place.is_file() else place
 
 
@@ -165,14 +164,14 @@ def _read(folder: Path, weights: bool) -> ModelCard:
     tokenizer = read_table(folder, "tokenizer_config.json", budget) or {}
     added = read_sentence_transformer(folder, budget)
     processor = read_table(folder, "preprocessor_config.json", budget) or {}
-    card = _described(folder, config, tokenizer, processor, added)
+    card = _describe(folder, config, tokenizer, processor, added)
     notes = card.notes
     if weights:
         index = index_of(folder, budget)
         tensors = list(tensors_of(folder, index, budget))
         sums = sum_sizes(tensors, len(card.layer_types))
         shards = shards_in(folder, index)
-        sizes = [one.stat().st_size for one in shards] or [one.size for one in tensors]
+        sizes = [shard.stat().st_size for shard in shards] or [tensor.size for tensor in tensors]
         card = replace(card, weights=sums, largest_file=max(sizes), pickled=not shards)
         if card.quantization:
             card = replace(card, spared=card.spared | kept_as_floats(tensors))
@@ -227,7 +226,7 @@ def read_gguf(file: Path) -> ModelCard:
     raise ModelProblem(f"load model {file}", reason, remedy)
 
 
-def _described(
+def _describe(
     folder: Path,
     config: dict[str, Any],
     tokenizer: dict[str, Any],
@@ -267,7 +266,7 @@ def _chat_template(folder: Path, tokenizer: dict[str, Any], budget: Budget) -> s
     return text if isinstance(text, str) else None
 
 
-def _downloaded(name: str) -> Path | None:
+def _find_download(name: str) -> Path | None:
     """The latest snapshot of a hub model in the local cache."""
     home = Path(os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface"))
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")

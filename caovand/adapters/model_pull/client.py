@@ -45,9 +45,9 @@ class HubResponse:
         self.status = response.status_code
         self.headers = {name.lower(): value for name, value in response.headers.items()}
 
-    def pieces(self, most_bytes: int) -> Iterator[bytes]:
+    def pieces(self, max_bytes: int) -> Iterator[bytes]:
         """The body as it arrives, at most this much of it. Raises ConnectionCut."""
-        left = most_bytes
+        left = max_bytes
         while left > 0:
             with _as_connection_cut(self._host):
                 piece = self._response.raw.read(min(PIECE, left), decode_content=False)
@@ -84,7 +84,7 @@ class HubClient:
         """GET, following redirects. Raises ConnectionCut; PullError for a redirect that is not
         allowed."""
         for _ in range(MAX_REDIRECTS):
-            where = self._allowed(url)
+            where = self._require_allowed(url)
             own = _origin(where) == _origin(self._home)
             response = self._send(url, where, {**headers, **(self._secret if own else {})})
             try:
@@ -102,15 +102,15 @@ class HubClient:
             "check the endpoint, or try again later",
         )
 
-    def json(self, url: str, most_bytes: int) -> tuple[HubResponse, Any]:
+    def json(self, url: str, max_bytes: int) -> tuple[HubResponse, Any]:
         """GET a JSON document; None unless the status is 200. Raises ConnectionCut."""
         with self.get(url, {"Accept": "application/json"}) as answer:
             if answer.status != 200:
                 return answer, None
-            data = b"".join(answer.pieces(most_bytes + 1))
+            data = b"".join(answer.pieces(max_bytes + 1))
             length = answer.headers.get("content-length", "")
-        if len(data) > most_bytes:
-            raise self._strange(f"its list of files is larger than {most_bytes >> 20} MiB")
+        if len(data) > max_bytes:
+            raise self._strange(f"its list of files is larger than {max_bytes >> 20} MiB")
         if length.isdecimal() and len(data) < int(length[:15]):
             raise ConnectionCut("the answer ended early")
         try:
@@ -142,7 +142,7 @@ class HubClient:
                 proxies={} if local else get_environ_proxies(url, no_proxy=None),
             )
 
-    def _allowed(self, url: str) -> SplitResult:
+    def _require_allowed(self, url: str) -> SplitResult:
         """Parse an address that may be requested; raises PullError for any other."""
         try:
             where = urlsplit(url)
@@ -199,11 +199,11 @@ def _innermost(problem: BaseException) -> str:
     seen: list[BaseException] = []
     todo: list[Any] = [problem]
     while todo and len(seen) < 20:
-        one = todo.pop(0)
-        if not isinstance(one, BaseException) or one in seen:
+        error = todo.pop(0)
+        if not isinstance(error, BaseException) or error in seen:
             continue
-        seen.append(one)
-        if isinstance(one, OSError) and one.errno and one.strerror:
-            return one_line(str(one.strerror))
-        todo += [*one.args, getattr(one, "reason", None), one.__cause__, one.__context__]
+        seen.append(error)
+        if isinstance(error, OSError) and error.errno and error.strerror:
+            return one_line(str(error.strerror))
+        todo += [*error.args, getattr(error, "reason", None), error.__cause__, error.__context__]
     return "the connection was cut"

@@ -109,7 +109,7 @@ def _range(
     cannot = f"pull {offer.title}"
     url = client.hub.file(offer.name, offer.address, shard.path)
 
-    def asked() -> bytes:
+    def fetch() -> bytes:
         with client.get(url, {"Range": f"bytes={begin}-{end - 1}"}) as answer:
             require_success(client, answer, cannot, f"{shard.path} is not there")
             ranged = answer.headers.get("content-range", "").startswith(f"bytes {begin}-")
@@ -126,7 +126,7 @@ def _range(
             raise ConnectionCut("the answer ended early")
         return data
 
-    return retry_cut(world, asked, cannot, FEW_ATTEMPTS)
+    return retry_cut(world, fetch, cannot, FEW_ATTEMPTS)
 
 
 def _write(path: Path, start: bytes, size_bytes: int) -> None:

@@ -46,13 +46,13 @@ def read(client: HubClient, world: World, wanted: RequestedModel) -> Offer:
     cannot = f"pull {name}"
     url = hub.listing(name, revision)
 
-    def listed() -> Any:
+    def list_files() -> Any:
         answer, document = client.json(url, MAX_LISTING_BYTES)
         require_success(client, answer, cannot, f"{hub.title} has no {name} at {revision}")
         return document
 
     try:
-        listing = hub.read(retry_cut(world, listed, cannot, FEW_ATTEMPTS))
+        listing = hub.read(retry_cut(world, list_files, cannot, FEW_ATTEMPTS))
     except BadListing as problem:
         raise PullError(
             cannot,
@@ -105,7 +105,7 @@ def fetch_small_file(client: HubClient, world: World, offer: Offer, file: Remote
         )
     url = client.hub.file(offer.name, offer.address, file.path)
 
-    def fetched() -> bytes:
+    def fetch() -> bytes:
         with client.get(url, {}) as answer:
             require_success(client, answer, cannot, f"{file.path} is not there")
             data = b"".join(answer.pieces(file.size_bytes + 1))
@@ -115,7 +115,7 @@ def fetch_small_file(client: HubClient, world: World, offer: Offer, file: Remote
             raise ConnectionCut(f"{file.path} does not have the publisher's hash")
         return data
 
-    return retry_cut(world, fetched, cannot, FEW_ATTEMPTS)
+    return retry_cut(world, fetch, cannot, FEW_ATTEMPTS)
 
 
 def _read_index(data: bytes, cannot: str) -> frozenset[str]:

@@ -41,9 +41,13 @@ def pull(client: HubClient, world: World, offer: Offer, place: ModelFolders) -> 
         folders.begin(place, offer.title, made.size_bytes)
         _link_existing(world, place, made)
         _delete_stale(place, made)
-        missing = [one for one in _distinct_contents(made.files) if not _blob(place, one).exists()]
+        missing = [
+            content
+            for content in _distinct_contents(made.files)
+            if not _blob(place, content).exists()
+        ]
         _require_space(world, place, missing, what)
-        there = made.size_bytes - sum(one.size_bytes for one in missing)
+        there = made.size_bytes - sum(content.size_bytes for content in missing)
         meter = TransferMeter(world, made.size_bytes, there)
         for file in missing:
             meter.begin(file.path)
@@ -113,5 +117,5 @@ def _require_space(world: World, place: ModelFolders, missing: list[RemoteFile],
         raise PullError(
             what,
             f"{place.root} has {free // MIB} MiB free and {needed // MIB} MiB are needed",
-            "make room, or choose another disk with --to DIR",
+            "free space, or choose another disk with --to DIR",
         )

@@ -14,7 +14,7 @@ from caovand.core.engine.record import TaskRequest, Upload
 def completion_body(
     model: str, prompt: Sequence[int] | str, tokens: int, **fields: Any
 ) -> dict[str, Any]:
-    """The request of a completion of exactly `tokens` tokens, the likeliest ones.
+    """The body of a request for a greedy completion of exactly `tokens` tokens.
 
     `ignore_eos` makes a model generate them all, even if it would stop at once. `fields` are added.
     """
@@ -76,7 +76,7 @@ def _post(
     timeout_s: float,
     max_bytes: int | None = None,
 ) -> str:
-    answer = http.call(endpoint, path, timeout_s, body, most=max_bytes)
+    answer = http.call(endpoint, path, timeout_s, body, max_bytes=max_bytes)
     if answer.status != 200:
         raise Unanswered(f"{path}: HTTP {answer.status}: {endpoint.redact(answer.body)}")
     return answer.body

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.core.problem import ProblemError
+from caovand.core.problem import ProblemError, reason_of
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Request, WireError
 
@@ -40,7 +40,7 @@ async def ask(path: Path, request: Request, answer_s: float = ANSWER_S) -> Mappi
     except (ValueError, WireError) as problem:
         raise Unreachable(f"its answer cannot be read ({problem})") from None
     except OSError as problem:
-        raise Unreachable(problem.strerror or str(problem)) from None
+        raise Unreachable(reason_of(problem)) from None
     if reply.result is None:
         raise Declined(reply.code, reply.message, reply.hint)
     return reply.result

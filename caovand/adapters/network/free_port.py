@@ -7,7 +7,7 @@ import socket
 
 def free_port() -> int:
     """A loopback port that nobody used a moment ago."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
         return port

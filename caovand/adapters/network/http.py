@@ -86,18 +86,17 @@ def call(
     path: str,
     timeout_s: float,
     body: Mapping[str, Any] | Upload | None = None,
-    most: int | None = None,
+    max_bytes: int | None = None,
 ) -> HttpResponse:
-    """GET `path`, or POST `body`, with an answer of at most `most` bytes; raises Unanswered."""
-    most = most or MAX_ANSWER_BYTES
-    max_bytes = most + MAX_HEAD_BYTES
+    """GET `path`, or POST `body`, with an answer of at most `max_bytes`; raises Unanswered."""
+    limit = max_bytes or MAX_ANSWER_BYTES
     with open_connection(
-        endpoint, path, timeout_s, within_s=timeout_s, max_bytes=max_bytes
+        endpoint, path, timeout_s, within_s=timeout_s, max_bytes=limit + MAX_HEAD_BYTES
     ) as connection:
         answer = ask(connection, endpoint, path, body)
-        data = answer.read(most + 1)
-    if len(data) > most:
-        raise Unanswered(f"{path}: more than {most} bytes")
+        data = answer.read(limit + 1)
+    if len(data) > limit:
+        raise Unanswered(f"{path}: more than {limit} bytes")
     if answer.length:  # announced bytes that never arrived
         raise Unanswered(f"{path}: an incomplete answer")
     return HttpResponse(answer.status, data.decode("utf-8", "replace"))
@@ -197,10 +196,10 @@ def _tls(link: socket.socket, name: str) -> ssl.SSLSocket:
 
 
 class _Metered(io.RawIOBase):
-    """Read at most `most` bytes: http.client reads a chunk of size -1 until it ends, if ever."""
+    """Read at most `max_bytes`: http.client reads a chunk of size -1 until it ends, if ever."""
 
-    def __init__(self, link: socket.socket, most: int) -> None:
-        self._raw, self._left = link.makefile("rb", buffering=0), most
+    def __init__(self, link: socket.socket, max_bytes: int) -> None:
+        self._raw, self._left = link.makefile("rb", buffering=0), max_bytes
 
     def readable(self) -> bool:
         return True
@@ -221,13 +220,13 @@ class _Metered(io.RawIOBase):
         return io.BufferedReader(self)
 
 
-def _response(most: int, link: socket.socket, **more: Any) -> http.client.HTTPResponse:
-    return http.client.HTTPResponse(_Metered(link, most), **more)  # type: ignore[arg-type]
+def _response(max_bytes: int, link: socket.socket, **more: Any) -> http.client.HTTPResponse:
+    return http.client.HTTPResponse(_Metered(link, max_bytes), **more)  # type: ignore[arg-type]
 
 
 def read_count(endpoint: Endpoint, path: str, key: str, timeout_s: float) -> int | None:
     """Read the count under `key` in the JSON answer at `path`; None if there is none."""
-    answer = call(endpoint, path, timeout_s, most=MAX_COUNT_BYTES)
+    answer = call(endpoint, path, timeout_s, max_bytes=MAX_COUNT_BYTES)
     return read_count_in(answer.body, key) if answer.status == 200 else None
 
 

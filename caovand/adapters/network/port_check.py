@@ -17,6 +17,7 @@ from secrets import compare_digest
 from typing import Any, NamedTuple
 
 from caovand.core.cluster.link import LARGE_PACKETS_LOST, MAX_TEXT
+from caovand.core.problem import reason_of
 
 CONNECT_S = 4.0
 """The time of two repeated handshakes: if a connection takes longer, something on the way drops
@@ -170,5 +171,5 @@ def kernel_reason(problem: Exception) -> str:
     """The kernel's reason: asyncio's message has the address instead."""
     number = getattr(problem, "errno", None)
     if isinstance(problem, socket.gaierror) or not number:
-        return getattr(problem, "strerror", None) or str(problem)
+        return reason_of(problem)
     return os.strerror(number)

@@ -152,15 +152,15 @@ def _read_tables(port: int) -> list[list[str]]:
 
 def _parse_end(name: tuple[Any, ...]) -> tuple[str, int]:
     """A socket's address, which may name its interface, and port, as in the tables."""
-    return _plain(name[0].partition("%")[0]), name[1]
+    return _unmap_ipv4(name[0].partition("%")[0]), name[1]
 
 
 def _socket(text: str) -> tuple[str, int]:
     host, _, number = text.partition(":")
-    return _plain(_address(host)), int(number, 16)
+    return _unmap_ipv4(_address(host)), int(number, 16)
 
 
-def _plain(address: str) -> str:
+def _unmap_ipv4(address: str) -> str:
     """An IPv4 address mapped into IPv6, as plain IPv4."""
     parsed = ipaddress.ip_address(address)
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None

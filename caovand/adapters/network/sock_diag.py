@@ -97,13 +97,13 @@ def _ask(family: int, flags: int, states: int, asked: bytes) -> Iterator[SocketE
                 if kind == _ERROR:
                     (number,) = _NUMBER.unpack_from(message)
                     raise OSError(-number, os.strerror(-number))
-                yield _found(message)
+                yield _parse_entry(message)
                 data = data[(length + 3) & ~3 :]
             if not flags:
                 return
 
 
-def _found(message: bytes) -> SocketEntry:
+def _parse_entry(message: bytes) -> SocketEntry:
     family, state, _, _, ends, uid, inode = _ANSWER.unpack_from(message)
     port, _, address, _, _ = _SOCKET.unpack(ends)
     length = 4 if family == socket.AF_INET else 16

@@ -1,4 +1,4 @@
-"""Which firewall is active here, as far as any user can see: only root can read its rules."""
+"""The active firewall, as far as any user can see it: only root can read its rules."""
 
 from __future__ import annotations
 

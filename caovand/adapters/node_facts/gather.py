@@ -16,7 +16,7 @@ from caovand.core.cluster.node import NodeCard, NodeFacts, fits_report
 from caovand.core.cluster.node_document import MAX_TEXT
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.printable import one_line
-from caovand.core.problem import ProblemError
+from caovand.core.problem import ProblemError, reason_of
 from caovand.core.units import MIB
 
 SHM = Path("/dev/shm")
@@ -131,7 +131,7 @@ def _resolve_head(head_host: str) -> list[tuple[int, str]]:
     except (OSError, UnicodeError) as problem:
         raise ProblemError(
             f"find the head {head_host}",
-            str(getattr(problem, "strerror", None) or problem),
+            reason_of(problem),
             "set [cluster] head to its address",
         ) from problem
     return [(family, str(end[0])) for family, *_, end in addresses]

@@ -89,7 +89,7 @@ def _answers() -> Iterator[Address]:
             data = kernel.recv(_BYTES)
             while data:
                 length, kind = _HEADER.unpack_from(data)[:2]
-                message, data = data[_HEADER.size : length], data[_aligned(length) :]
+                message, data = data[_HEADER.size : length], data[_align(length) :]
                 if kind == _DONE:
                     return
                 if kind == _ERROR:
@@ -113,10 +113,10 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
     while len(data) >= _ATTRIBUTE.size:
         length, kind = _ATTRIBUTE.unpack_from(data)
         yield kind, data[_ATTRIBUTE.size : length]
-        data = data[_aligned(length) :]
+        data = data[_align(length) :]
 
 
-def _aligned(length: int) -> int:
+def _align(length: int) -> int:
     return (length + 3) & ~3
 
 

@@ -25,7 +25,7 @@ MARGIN_S = 2.0
 """A call takes less; a helper that has not answered by then was stopped."""
 END_S = 5.0
 LOOP_S = 0.5
-"""How long a call may block an event loop, which must not wait for a stopped program."""
+"""The longest that a call may block an event loop, which must not wait for a stopped program."""
 MAX_ANSWER = 64 << 20
 READ_BYTES = 1 << 20
 

@@ -202,7 +202,7 @@ def become(uid: int, groups: Sequence[int]) -> None:
 
 def capabilities(effective: int, permitted: int, inheritable: int = 0) -> None:
     """Set our capabilities; programs that we start get the inheritable ones. Raises OSError."""
-    low, high = ([one >> shift & 0xFFFFFFFF for one in (effective, permitted, inheritable)]
+    low, high = ([mask >> shift & 0xFFFFFFFF for mask in (effective, permitted, inheritable)]
                  for shift in (0, 32))  # fmt: skip
     data = struct.pack("=6I", *low, *high)
     header = struct.pack("=Ii", CAPABILITY_VERSION, 0)

@@ -141,7 +141,7 @@ def print_new(file: BinaryIO, *, whole: bool) -> None:
 
 
 def main() -> int:
-    """Run; the exit status is that of the program that ended first."""
+    """Run both programs; return the exit status of the one that ended first."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--address", required=True)
     parser.add_argument("--own", required=True)

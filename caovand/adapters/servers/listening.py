@@ -19,7 +19,7 @@ FIRST_FD = 3  # of those that systemd passes
 
 def listen_on(listen: str, backlog: int) -> socket.socket:
     """A listening socket on ADDRESS:PORT; raises OSError on failure."""
-    family, address = _resolved(listen)
+    family, address = _resolve(listen)
     return socket.create_server(
         address,
         family=family,
@@ -28,7 +28,7 @@ def listen_on(listen: str, backlog: int) -> socket.socket:
     )
 
 
-def _resolved(listen: str) -> tuple[socket.AddressFamily, tuple[str, int]]:
+def _resolve(listen: str) -> tuple[socket.AddressFamily, tuple[str, int]]:
     host, port = split_address(listen)
     addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = addresses[0]
@@ -47,7 +47,7 @@ class Listeners:
         neither."""
         before = self._sockets_from_systemd.pop(name, None)
         if before is not None:
-            if (before.family, before.getsockname()[:2]) == _resolved(listen):
+            if (before.family, before.getsockname()[:2]) == _resolve(listen):
                 before.listen(backlog)
                 return before
             before.close()

@@ -24,8 +24,8 @@ from caovand.core.problem import ProblemError
 
 HANG_S = 60
 YOUNG_OBJECTS = 1000
-"""How many new objects start a collection. Ten of these start one of all that have come since the
-last such, which takes 5 ms."""
+"""The number of new objects that starts a collection. Ten of these start one of all that have
+come since the last such, which takes 5 ms."""
 
 
 def parser(kind: ServerKind, description: str | None) -> argparse.ArgumentParser:

@@ -58,8 +58,36 @@ PAGE = ServerKind("page", "the page", 64)
 GATEWAY = ServerKind("gateway", "the gateway", 1024)
 
 
+@dataclass(frozen=True)
+class ServerCommand:
+    """How a server is started: with its own arguments `words`, and the daemon's sockets in
+    `runtime`.
+
+    It gets only those variables of `environ` that it needs: others may be secrets.
+    """
+
+    kind: ServerKind
+    words: Sequence[str]
+    runtime: Path
+    environ: Mapping[str, str]
+    confinement: Confinement
+
+    def argv(self, listener: socket.socket) -> list[str]:
+        """The command line of a server on this socket."""
+        isolated = ["-I"] if sys.flags.isolated else []
+        sockets = ["--listener", str(listener.fileno()), "--socket"]
+        sockets += [str(self.runtime / self.kind.name), "--parent", str(os.getpid())]
+        return [sys.executable, *isolated, "-m", f"caovand.{self.kind.name}", *self.words, *sockets]
+
+    def variables(self) -> dict[str, str]:
+        """Its environment."""
+        kept = {name: self.environ[name] for name in INHERITED if name in self.environ}
+        folders = [HOME, *filter(None, [self.environ.get("PYTHONPATH", "")])]
+        return {**kept, "PYTHONPATH": os.pathsep.join(folders), "MALLOC_ARENA_MAX": "2"}
+
+
 class ServerProcess:
-    """A running server on the socket `listener`; `words` are its own arguments.
+    """A running server on the socket `listener`.
 
     `on_line` is called with each line of its output; `on_end` with its exit status, unless we ended
     it.
@@ -67,14 +95,10 @@ class ServerProcess:
 
     def __init__(
         self,
-        kind: ServerKind,
-        words: Sequence[str],
+        command: ServerCommand,
         listener: socket.socket,
-        runtime: Path,
-        environ: Mapping[str, str],
         on_line: Callable[[str], None],
         on_end: Callable[[int], None],
-        confinement: Confinement,
     ) -> None:
         """Start it on the running loop; raises OSError on failure."""
         self._on_line, self._on_end = on_line, on_end
@@ -82,9 +106,8 @@ class ServerProcess:
         self._read, self._seen = b"", 0
         self._output, write_end = os.pipe()
         try:
-            listening = ("--listener", str(listener.fileno()))
-            command, env = _command(kind, (*words, *listening), runtime), _environment(environ)
-            with popen_arguments(command, env, confinement) as launch:
+            argv, env = command.argv(listener), command.variables()
+            with popen_arguments(argv, env, command.confinement) as launch:
                 self._process = subprocess.Popen(
                     **launch,
                     stdout=write_end,
@@ -92,7 +115,7 @@ class ServerProcess:
                     cwd="/",
                     pass_fds=(listener.fileno(),),
                 )
-            self._watch = self._watched()
+            self._watch = self._open_pidfd()
         except OSError:
             os.close(self._output)
             raise
@@ -102,7 +125,7 @@ class ServerProcess:
         self._loop.add_reader(self._output, self._on_output)
         self._loop.add_reader(self._watch, self._on_exit)
 
-    def _watched(self) -> int:
+    def _open_pidfd(self) -> int:
         try:
             return os.pidfd_open(self._process.pid)
         except OSError:
@@ -166,16 +189,3 @@ class ServerProcess:
 def has_library() -> bool:
     """Whether aiohttp, which the page and the gateway need, is installed."""
     return importlib.util.find_spec("aiohttp") is not None
-
-
-def _command(kind: ServerKind, words: Sequence[str], runtime: Path) -> list[str]:
-    isolated = ["-I"] if sys.flags.isolated else []
-    ours = ["--socket", str(runtime / kind.name), "--parent", str(os.getpid())]
-    return [sys.executable, *isolated, "-m", f"caovand.{kind.name}", *words, *ours]
-
-
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Only the variables that it needs: others may be secrets."""
-    kept = {name: environ[name] for name in INHERITED if name in environ}
-    folders = [HOME, *filter(None, [environ.get("PYTHONPATH", "")])]
-    return {**kept, "PYTHONPATH": os.pathsep.join(folders), "MALLOC_ARENA_MAX": "2"}

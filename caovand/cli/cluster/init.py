@@ -57,8 +57,8 @@ def _own_address() -> str:
     if host is None or is_loopback(host):
         raise CommandError(
             Exit.FAILED,
-            f"cannot {CANNOT}: it has no default route, so no address that others are known to"
-            " reach",
+            f"cannot {CANNOT}: it has no default route, so it has no address that others are"
+            " known to reach",
             f"name one: caovanctl cluster init --listen HOST:{DEFAULT_PORT}",
         )
     return join_address(host, DEFAULT_PORT)

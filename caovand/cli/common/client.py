@@ -164,6 +164,12 @@ def _result(reply: Reply) -> Mapping[str, Any]:
     raise CommandError(status, reply.message, reply.hint, reply.code)
 
 
+def ask(args: argparse.Namespace, op: str, **fields: Any) -> Mapping[str, Any]:
+    """Send one request to the daemon named on the command line; raises CommandError."""
+    with connect(args) as client:
+        return client.ask(op, **fields)
+
+
 def connect(args: argparse.Namespace) -> DaemonClient:
     """A client for the daemon named on the command line."""
     return client_for(args.runtime)

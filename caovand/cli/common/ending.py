@@ -14,7 +14,7 @@ from caovand.core.reporting.wire import WireError
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors from writing to a full or broken disk."""
-UNREAD = (
+READER_GONE = (
     "cannot report the outcome: the program that reads the output has ended, and the command may be"
     " half done; run it again without a pipe"
 )
@@ -51,7 +51,7 @@ def _run(program: str, run: Callable[[], int], effects: Callable[[], bool]) -> i
         if not effects():
             return Exit.DONE
         with contextlib.suppress(BrokenPipeError):
-            print(f"{program}: {UNREAD}", file=sys.stderr)
+            print(f"{program}: {READER_GONE}", file=sys.stderr)
         return Exit.FAILED
     except OSError as problem:
         if problem.errno not in DISK_ERRORS or problem.filename is not None:

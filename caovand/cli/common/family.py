@@ -11,10 +11,9 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from caovand.cli.common.errors import CommandError
 from caovand.cli.common.verb import Verb
@@ -105,8 +104,3 @@ def _report_failure(args: argparse.Namespace, code: str, problem: Problem) -> in
         print(json.dumps(failure_fields(code, problem.message, problem.remedy)))
     print(f"caovanctl: {problem}", file=sys.stderr)
     return 1
-
-
-def show(args: argparse.Namespace, result: Mapping[str, Any], text: str) -> None:
-    """Print a result, for programs or for people."""
-    print(json.dumps(result, default=str) if args.json else text)

@@ -16,7 +16,7 @@ from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.facts.network import Network
 
 ASSUMED = "the other nodes are assumed to match this one, over a slow link"
-UNASKED = "no head's daemon was asked, which knows them"
+UNASKED = "the head's daemon, which knows them, was not asked"
 
 
 @dataclass(frozen=True)

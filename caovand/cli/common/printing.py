@@ -8,11 +8,13 @@ standard library is needed.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
+import json
 import sys
 from collections.abc import Iterator
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 from caovand.core.printable import printable
 
@@ -65,3 +67,8 @@ def raw_stream(stream: TextIO) -> TextIO:
 def takes_unicode(stream: TextIO) -> bool:
     """Whether a stream can encode more than ASCII."""
     return (raw_stream(stream).encoding or "utf-8").lower().startswith("utf")
+
+
+def show(args: argparse.Namespace, result: Any, text: str) -> None:
+    """Print a result: as JSON for programs with --json, else as text for people."""
+    print(json.dumps(result, default=str) if args.json else text)

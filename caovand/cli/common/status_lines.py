@@ -13,7 +13,7 @@ from caovand.core.model_task import TITLES
 from caovand.core.reporting import card_text, starts
 
 COLOURS = {"SERVING": "green", "FAILED": "red", "HOLD": "yellow", "BACKOFF": "yellow"}
-MAX_PAST = 120  # characters of a past failure; its incident has the full text
+MAX_FAILURE_TEXT = 120  # characters of a past failure; its incident has the full text
 FAILING = ("RECYCLING", "BACKOFF", "HOLD", "FAILED")
 """States in which the engine does not serve because of the last failure."""
 
@@ -236,7 +236,7 @@ def _failure(answer: Mapping[str, Any]) -> str:
         return f"{failure['failure']}{text}{count}"
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - age_s))
     text = failure["text"]
-    text = text if len(text) <= MAX_PAST else f"{text[:MAX_PAST]}..."
+    text = text if len(text) <= MAX_FAILURE_TEXT else f"{text[:MAX_FAILURE_TEXT]}..."
     return f"last one {duration(age_s)} ago ({moment}): {failure['failure']}: {text}"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from caovand.cli.common.client import DaemonClient, connect
 from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.printing import show
 from caovand.cli.common.verb import Group, Verb
 
 PATIENCE_S = 3600.0
@@ -70,7 +71,7 @@ def finish(args: argparse.Namespace, client: DaemonClient, **more: Any) -> int:
 
 def report(args: argparse.Namespace, answer: Mapping[str, Any]) -> int:
     """Print a reply without waiting for its outcome."""
-    print(json.dumps(answer) if args.json else answer["state"])
+    show(args, answer, answer["state"])
     return Exit.DONE
 
 

@@ -14,7 +14,7 @@ from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.files import safe_files
 from caovand.adapters.gpu.nvml import read_gpus
 from caovand.adapters.system import host
-from caovand.cli.common.family import show
+from caovand.cli.common.printing import show
 from caovand.cli.common.progress import Screen
 from caovand.cli.engine.shared import ENGINE, engine_verb, root_of, world_of
 from caovand.core.facts.inventory import version_numbers

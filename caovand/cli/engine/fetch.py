@@ -10,7 +10,7 @@ from pathlib import Path
 from caovand.adapters.engine_install import commands, places, pythons
 from caovand.adapters.engine_install import wheels as wheel_files
 from caovand.adapters.files import safe_files
-from caovand.cli.common.family import show
+from caovand.cli.common.printing import show
 from caovand.cli.common.progress import Screen
 from caovand.cli.engine import choice
 from caovand.cli.engine.shared import engine_verb
@@ -34,9 +34,8 @@ def run(args: argparse.Namespace) -> int:
         # A Python that uv installs goes there too, because fetching needs no root.
         if args.with_python and not pythons.find_archives(chosen.python, folder.path):
             screen.say(f"downloading Python {chosen.python} into {folder.path}")
-            pythons.download(
-                chosen.python, folder.path, os.environ, commands.run, keep_archive=True
-            )
+            uv_python = pythons.UvPython(chosen.python, folder.path, commands.run)
+            uv_python.download(os.environ, keep_archive=True)
         python = pythons.find(chosen.python, args.python, folder.path, os.environ, commands.run)
         wheel_files.download(chosen, python.path, folder, commands.run, screen.progress)
     result = {"wheels": str(folder.path), "count": len(chosen.pins)}

@@ -15,7 +15,7 @@ from caovand.adapters.engine_install.from_source import BuildOptions
 from caovand.adapters.files import safe_files
 from caovand.adapters.gpu.nvml import read_gpus
 from caovand.adapters.system import host
-from caovand.cli.common.family import show
+from caovand.cli.common.printing import show
 from caovand.cli.common.progress import Screen
 from caovand.cli.engine import build_kernels, choice
 from caovand.cli.engine.shared import (

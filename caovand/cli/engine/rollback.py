@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from caovand.adapters.engine_install import places
-from caovand.cli.common.family import show
+from caovand.cli.common.printing import show
 from caovand.cli.engine.choice import kind_argument
 from caovand.cli.engine.shared import engine_verb, root_of
 

@@ -4,23 +4,18 @@ here."""
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from caovand.cli.common.client import connect
+from caovand.cli.common.client import ask
 from caovand.cli.common.errors import Exit
+from caovand.cli.common.printing import show
 from caovand.cli.common.verb import Verb
 
 
 def run(args: argparse.Namespace) -> int:
-    with connect(args) as client:
-        rows = client.ask("incidents")["incidents"]
-    if args.json:
-        print(json.dumps(rows))
-    else:
-        for line in lines(rows):
-            print(line)
+    rows = ask(args, "incidents")["incidents"]
+    show(args, rows, "\n".join(lines(rows)))
     return Exit.DONE
 
 

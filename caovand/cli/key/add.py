@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
-from caovand.cli.common.client import connect
+from caovand.cli.common.client import ask
 from caovand.cli.common.errors import Exit
+from caovand.cli.common.printing import show
 from caovand.cli.common.verb import Verb
 from caovand.core.gateway.keys import BANDS
 from caovand.core.gateway.naming import EFFORTS
@@ -55,13 +55,10 @@ def run(args: argparse.Namespace) -> int:
         "max_tokens": args.max_tokens,
         "reasoning_effort": args.reasoning_effort,
     }
-    with connect(args) as client:
-        answer = client.ask("key_add", name=args.name, **limits)
-    if args.json:
-        print(json.dumps(answer))
-        return Exit.DONE
-    print(answer["key"])
-    print("caovan keeps only its digest: this is the one time it is shown", file=sys.stderr)
+    answer = ask(args, "key_add", name=args.name, **limits)
+    show(args, answer, answer["key"])
+    if not args.json:
+        print("caovan keeps only its digest: this is the one time it is shown", file=sys.stderr)
     return Exit.DONE
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from caovand.cli.common.client import connect
+from caovand.cli.common.client import ask
 from caovand.cli.common.console import console
 from caovand.cli.common.errors import Exit
 from caovand.cli.common.verb import Verb
@@ -19,8 +19,7 @@ DEFAULTS = {"temperature": "temperature", "max_tokens": "tokens", "reasoning_eff
 
 
 def run(args: argparse.Namespace) -> int:
-    with connect(args) as client:
-        answer = client.ask("keys")
+    answer = ask(args, "keys")
     if args.json:
         print(json.dumps(answer))
     else:

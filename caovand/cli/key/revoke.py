@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 
-from caovand.cli.common.client import connect
+from caovand.cli.common.client import ask
 from caovand.cli.common.errors import Exit
+from caovand.cli.common.printing import show
 from caovand.cli.common.verb import Verb
 
 
@@ -15,14 +15,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with connect(args) as client:
-        answer = client.ask("key_revoke", name=args.name)
-    if args.json:
-        print(json.dumps(answer))
-        return Exit.DONE
-    left = len(answer["keys"])
-    print(f"revoked {args.name}; {left} left" if left else f"revoked {args.name}; no key is left:"
-          " nobody can use the gateway")  # fmt: skip
+    answer = ask(args, "key_revoke", name=args.name)
+    left = f"{len(answer['keys'])} left"
+    nobody = "no key is left: nobody can use the gateway"
+    show(args, answer, f"revoked {args.name}; {left if answer['keys'] else nobody}")
     return Exit.DONE
 
 

@@ -13,7 +13,7 @@ from caovand.adapters import model_folder
 from caovand.adapters.model_pull import named
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.privileges import engine_user
-from caovand.cli.common.family import show
+from caovand.cli.common.printing import show
 from caovand.cli.common.survey import SYSTEM_CONFIG, configuration, file_to_edit, inspect
 from caovand.cli.model.shared import gib, world
 from caovand.core.engine.record import Engine

@@ -12,7 +12,7 @@ from caovand.adapters.model_pull.folders import ModelFolders
 from caovand.adapters.model_pull.world import World
 from caovand.cli.common.console import console
 from caovand.cli.common.errors import CommandError, Exit
-from caovand.cli.common.family import show
+from caovand.cli.common.printing import show
 from caovand.cli.common.survey import add_config, file_to_edit
 from caovand.cli.model import forecast, named
 from caovand.cli.model.shared import gib, model_document, model_verb, root_of, world

@@ -10,7 +10,7 @@ from pathlib import Path
 from caovand.adapters.model_pull import folders
 from caovand.adapters.model_pull.errors import PullError
 from caovand.cli.common.errors import CommandError
-from caovand.cli.common.family import show
+from caovand.cli.common.printing import show
 from caovand.cli.common.survey import configuration, daemon_config, running
 from caovand.cli.model.shared import gib, model_argument, model_verb, root_of
 

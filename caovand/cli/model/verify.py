@@ -6,7 +6,7 @@ import argparse
 
 from caovand.adapters.model_pull import folders
 from caovand.adapters.model_pull.verify import verify
-from caovand.cli.common.family import show
+from caovand.cli.common.printing import show
 from caovand.cli.model.shared import gib, model_argument, model_verb, root_of, world
 
 

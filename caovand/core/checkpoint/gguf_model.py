@@ -35,7 +35,7 @@ is then too high rather than too low.
 """
 OLLAMA_WINDOWS = {"gptoss": 4096}
 """Tokens that Ollama's own engine keeps of a window, by its name of the architecture."""
-EVERY_LAYER_BOTH = frozenset({"falcon-h1"})
+HYBRID_LAYERS = frozenset({"falcon-h1"})
 """Architectures whose layers have both attention and a recurrent state."""
 INTERVAL = frozenset({"qwen3next", "qwen35", "qwen35moe", "qwen4exp", "minimax-text-01"})
 """Architectures with one attention layer per `full_attention_interval`, four by default."""
@@ -186,7 +186,7 @@ def _layers(
     for place in range(every):
         is_mtp, is_windowed = place >= trunk, place < trunk and windowed[place]
         has_state = place < trunk and recurrent[place]
-        attends = not has_state or keys.architecture in EVERY_LAYER_BOTH
+        attends = not has_state or keys.architecture in HYBRID_LAYERS
         attends = attends and (place < own_cache or is_mtp)
         width_k, width_v = _widths(keys, is_windowed)
         cached = attends and keys.architecture not in NO_ATTENTION | ENCODERS
@@ -249,7 +249,7 @@ def _recurrence_pattern(keys: _Keys, layers: int, kv_heads: Sequence[int]) -> li
     stated = keys.raw("attention.recurrent_layers")
     if isinstance(stated, tuple):
         return [bool(flag) for flag in stated[:layers]] + [False] * (layers - len(stated))
-    if keys.architecture in NO_ATTENTION or keys.architecture in EVERY_LAYER_BOTH:
+    if keys.architecture in NO_ATTENTION or keys.architecture in HYBRID_LAYERS:
         return [True] * layers
     if keys.architecture in INTERVAL:
         interval = keys.number("full_attention_interval", 4) or 1

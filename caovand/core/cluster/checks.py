@@ -47,7 +47,7 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a start requires of its nodes.
+    """The requirements of a start on its nodes.
 
     `all_reduces` says whether the plan sums layers over the link. `ranks` is the number of ranks
     per node, 0 if not planned yet. `package` starts the ranks; None if the engine does. `tcp_only`:

@@ -33,7 +33,7 @@ Trial = Literal[
     "report",
     "reach-rendezvous", "reach-head", "reach-worker",
 ]  # fmt: skip
-"""What a probe tries: to listen on each port, to receive the worker's report, and to reach each
+"""The trials of a probe: to listen on each port, to receive the worker's report, and to reach each
 port from the other node."""
 
 

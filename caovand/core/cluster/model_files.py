@@ -11,7 +11,7 @@ from caovand.core.cluster.node import NodeFacts
 from caovand.core.facts.checks import CheckResult
 
 MAX_NAMED = 3
-"""How many files a finding names."""
+"""The number of files that a finding names."""
 
 
 def model_checks(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:

@@ -156,7 +156,7 @@ def describe_withheld(before: Sequence[Gpu], now: Sequence[Gpu], dead: Collectio
         missing = then[gpu.index].free_mib - gpu.free_mib - max(others, 0)
         if users or missing >= NOTABLE_MIB:
             who = f", still used by pid {users[0]}" if users else ""
-            missing_on.append(f"GPU {gpu.index}: {max(missing, 0)} MiB are not back{who}")
+            missing_on.append(f"GPU {gpu.index}: {max(missing, 0)} MiB have not been freed{who}")
     return "; ".join(missing_on)
 
 

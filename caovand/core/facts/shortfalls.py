@@ -53,8 +53,8 @@ def small_host(model: ModelCard, host: Host) -> Problem | None:
     if model.gguf:
         return Problem(
             "",
-            f"{fact}: mapped weights leave memory again, and every token waits for the disk",
-            "add memory, or get a GGUF file of fewer bits",
+            f"{fact}: mapped weights are evicted again, and every token waits for the disk",
+            "add memory, or get a GGUF file quantised to fewer bits",
         )
     if cannot_map(model, host):
         return Problem(
@@ -66,7 +66,7 @@ def small_host(model: ModelCard, host: Host) -> Problem | None:
         )
     return Problem(
         "",
-        f"{fact}: loading takes long, because pages read earlier leave memory and some are read"
+        f"{fact}: loading takes long, because pages read earlier are evicted and some are read"
         " again",
         "more memory, or a smaller checkpoint, loads faster",
     )

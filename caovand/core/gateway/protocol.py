@@ -173,7 +173,7 @@ _FAULTS: Mapping[Why, tuple[int, str, Problem]] = {
         "answer", "the engine ended while processing the request", "send it again")),
     Why.KILLER: (422, "ends_engine", Problem(
         "answer", "an engine ended with this request twice, the second time with no other",
-        "change the request; the incident has what was found")),
+        "change the request; the incident has the details")),
     Why.CLOSING: (503, "gateway_ends", Problem(
         "answer", "caovan's gateway is being ended or started again", _AGAIN)),
     Why.LOST: (502, "connection_lost", Problem(

@@ -13,8 +13,8 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import (
     BEYOND_CARD,
     DISK,
+    KILL_PATIENCE,
     MACHINE_LIMIT,
-    MORE_PATIENCE,
     REACTIONS,
     Decision,
     LadderRules,
@@ -162,7 +162,7 @@ def _forecast(
 
 
 def _patience(finding: Finding) -> int:
-    more = MORE_PATIENCE if finding.maybe_killed else 0
+    more = KILL_PATIENCE if finding.maybe_killed else 0
     return (BEYOND_CARD if finding.beyond_card else REACTIONS[finding.failure]).patience + more
 
 

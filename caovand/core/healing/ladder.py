@@ -84,7 +84,7 @@ BEYOND_CARD = Reaction("restart", 1)
 """An allocation larger than the card: caused by an unusual request, or by a step that must
 shrink."""
 
-MORE_PATIENCE = 2
+KILL_PATIENCE = 2
 """A killed engine is no evidence against its plan; the third kill in a row may be."""
 
 DISK: Mapping[str, str] = {
@@ -93,7 +93,7 @@ DISK: Mapping[str, str] = {
 }
 """No plan needs less disk, so no setting is lowered for it."""
 
-LASTING = frozenset({"net.certificate"})
+LASTING_MESSAGES = frozenset({"net.certificate"})
 """Messages of failures that last until a person acts, although others of their kind pass."""
 
 MACHINE_LIMIT = "machine_limit"
@@ -184,7 +184,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
         text = f"waiting for {reaction.waits_for}, then the same plan again"
         return Decision("hold" if kind == "hold" else "again", text=text, excused=True)
     if kind == reaction.kind and repeats <= reaction.patience + (
-        MORE_PATIENCE if finding.maybe_killed else 0
+        KILL_PATIENCE if finding.maybe_killed else 0
     ):
         verdict: DecisionVerdict = "hold" if kind == "wait" else "again"
         return Decision(verdict, text="the same plan again")
@@ -200,7 +200,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
 
 def is_final(finding: Finding, healing: Healing) -> bool:
     """Whether only a person can resolve this failure: until then, no start can succeed."""
-    if finding.captures.get("component") == CONFIGURATION or finding.signature in LASTING:
+    if finding.captures.get("component") == CONFIGURATION or finding.signature in LASTING_MESSAGES:
         return True
     precise = healing.precise.get(finding.signature)
     return REACTIONS[finding.failure].kind == "fatal" and not precise

@@ -8,7 +8,7 @@ from typing import Any
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.lifecycle.state import Snapshot, State
 
-WAITED_FOR: frozenset[Failure] = frozenset({"node-missing"})
+AWAITED_CONDITIONS: frozenset[Failure] = frozenset({"node-missing"})
 """Conditions to wait for that are no failures: a worker usually waits for its head."""
 
 
@@ -37,7 +37,7 @@ def announcement(before: Snapshot, after: Snapshot) -> Announcement | None:
 
 def _kind(finding: Finding | None) -> str:
     """The kind of event for this finding."""
-    return "state" if finding is not None and finding.failure in WAITED_FOR else "failure"
+    return "state" if finding is not None and finding.failure in AWAITED_CONDITIONS else "failure"
 
 
 def _new_state(before: Snapshot, after: Snapshot) -> Announcement:

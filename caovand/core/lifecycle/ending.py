@@ -28,7 +28,7 @@ from caovand.core.lifecycle.state import Ending, LifecycleRules, Snapshot, State
 STARTING_GRACE_S = 2.0
 DRAIN_MARGIN_S = 2.0
 KILL_S = 100.0
-LIVES_ON: frozenset[Failure] = frozenset({
+SURVIVABLE_FAILURES: frozenset[Failure] = frozenset({
     "draft-collapse", "host-oom", "answers-changed", "answers-degenerate",
 })  # fmt: skip
 """Problems of an engine that still finishes requests: it is slow, it lost a process to the kernel's
@@ -62,7 +62,7 @@ def _ends_gently(s: Snapshot, event: LifecycleEvent) -> bool:
     While it starts, vLLM ignores TERM and has no requests to finish. An engine that hangs, or has
     died below its HTTP server, cannot finish any.
     """
-    stuck = isinstance(event, Failed) and event.finding.failure not in LIVES_ON
+    stuck = isinstance(event, Failed) and event.finding.failure not in SURVIVABLE_FAILURES
     return s.state is State.SERVING and not stuck
 
 

@@ -33,7 +33,7 @@ class State(str, Enum):
     STOPPING = "STOPPING"
 
 
-KEEPS_CHILD = frozenset({State.SERVING, State.RECYCLING, State.STOPPING})
+STATES_WITH_CHILD = frozenset({State.SERVING, State.RECYCLING, State.STOPPING})
 """A child survives into these states; STARTING begins without one."""
 
 
@@ -114,8 +114,8 @@ class Snapshot:
     def enter(self, state: State, at: float, deadline: float | None, **changes: Any) -> Snapshot:
         """Change to `state`, dropping what belongs to the previous state alone."""
         dropped = {
-            "inspecting": False, "spawned": self.spawned and state in KEEPS_CHILD, "ending": None,
-            "phase": "", "progress": None, "detail": "",
+            "inspecting": False, "spawned": self.spawned and state in STATES_WITH_CHILD,
+            "ending": None, "phase": "", "progress": None, "detail": "",
         }  # fmt: skip
         return replace(self, state=state, since=at, deadline=deadline, **{**dropped, **changes})
 

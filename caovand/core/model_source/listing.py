@@ -89,11 +89,11 @@ def file(path: Any, size_bytes: Any, known_by: Any) -> RemoteFile:
     if not isinstance(path, str) or not is_safe(path):
         raise BadListing(f"a file's name is refused: {one_line(ascii(path)[:80])}")
     if type(size_bytes) is not int or not 0 <= size_bytes <= MAX_BYTES:
-        raise BadListing(f"{path} has no possible size")
+        raise BadListing(f"{path} has an impossible size")
     try:
         return RemoteFile(path, size_bytes, digest(known_by))
     except BadListing:
-        raise BadListing(f"{path} has no hash to check it by") from None
+        raise BadListing(f"{path} has no hash to verify it with") from None
 
 
 def is_safe(path: str) -> bool:

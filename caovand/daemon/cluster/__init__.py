@@ -1,1 +1,1 @@
-"""A slot's role in a cluster: standalone, head or worker."""
+"""A slot's part in a cluster: standalone, head or worker."""

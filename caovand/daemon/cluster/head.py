@@ -175,7 +175,9 @@ class HeadPart(Part):
     def _check_presence(self) -> None:
         """Stop waiting for absent workers, and end a start that has lost one."""
         workers = self._workers.by_name
-        self._links.keep({name: one.boot for name, one in workers.items() if not one.absent})
+        self._links.abandon_absent(
+            {name: one.boot for name, one in workers.items() if not one.absent}
+        )
         for name in self._team.workers if self._start else ():
             if workers[name].lost:
                 self._fail("node-lost", f"node {name}: no word from it for {LOST_S:.0f} s")
@@ -197,7 +199,7 @@ class HeadPart(Part):
     def _order(self, name: str) -> Order:
         order, rank = self._empty_order(), self._team.ranks.get(name)
         if not self._start or rank is None or self._plan is None:
-            return replace(order, probe=self._links.probe(name))
+            return replace(order, probe=self._links.probe_for(name))
         snapshot = self._slot.snapshot
         return replace(
             order,

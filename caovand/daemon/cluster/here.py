@@ -113,8 +113,8 @@ def sizes(slot: ClusterSlot) -> dict[str, float]:
 
 
 def network(slot: ClusterSlot) -> str:
-    """What NCCL reports to use towards other nodes, such as "0 -> 1 Socket/0"; "" if it reports
-    nothing."""
+    """The transports that NCCL reports towards other nodes, such as "0 -> 1 Socket/0"; "" if it
+    reports none."""
     sends = (
         f"{name.removeprefix(TRANSPORT).replace('_', ' -> ')} {used}"
         for name, used in dict(slot.run.reported).items()

@@ -43,7 +43,7 @@ class Links:
         self.turn = asyncio.Lock()
         """Serialises probes: there is only one rendezvous port."""
 
-    async def check(self, own: str, workers: Collection[Worker]) -> None:
+    async def probe_workers(self, own: str, workers: Collection[Worker]) -> None:
         """Probe the links of a head whose rank listens at `own` to these workers, all at once."""
         token = secrets.token_hex(32)
         words = handshake_words(token)
@@ -106,7 +106,7 @@ class Links:
         link = replace(state, failures=failures, connect_s=made.connect_s, report=report)
         self._workers.keep_link(worker, link)
 
-    def probe(self, name: str) -> Probe | None:
+    def probe_for(self, name: str) -> Probe | None:
         """The probe that this worker must run now."""
         return self._probe if name in self._awaited else None
 
@@ -115,9 +115,9 @@ class Links:
         if name in self._awaited and self._probe and report and report.token == self._probe.token:
             self._awaited[name].end(report)
 
-    def keep(self, boots: Mapping[str, str]) -> None:
-        """Stop waiting for workers other than these, which come with the run of their daemon."""
+    def abandon_absent(self, present: Mapping[str, str]) -> None:
+        """Stop waiting for workers that are not `present` in that run of their daemon, by name."""
         for name, awaited in [*self._awaited.items()]:
-            if boots.get(name) != awaited.boot:
+            if present.get(name) != awaited.boot:
                 del self._awaited[name]
                 awaited.end("its daemon ended or was cut off in the meantime")

@@ -1,4 +1,4 @@
-"""A slot's role in a cluster. The base class is the standalone role, which does nothing."""
+"""A slot's part in a cluster. The base class is the standalone part, which does nothing."""
 
 from __future__ import annotations
 
@@ -115,16 +115,17 @@ class Membership:
 
 
 class Part:
-    """The role of a standalone slot, and the base of the others."""
+    """The part of a standalone slot, and the base of the others."""
 
     role = "off"
+    """The part's name in [cluster] role."""
     answers = True
     """Whether the engine here answers requests, by which it is proven and watched."""
     planned_by = ""
     """Address of the head that plans for this node; "" for a node that plans by itself."""
 
     async def begin(self) -> None:
-        """Do the role's background work until cancelled."""
+        """Do the part's background work until cancelled."""
 
     async def plan(self, next_plan: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
         """The plan of the next engine, or of the `living` one; raises inspection.StartObstacle."""
@@ -132,7 +133,7 @@ class Part:
         return await next_plan.plan()
 
     def outdated(self) -> str:
-        """Why the plan just made can no longer start; "" if it can."""
+        """The reason why the plan just made can no longer start; "" if it can."""
         return ""
 
     def own(self, plan: Plan) -> Plan:
@@ -152,7 +153,7 @@ class Part:
         """Note why no engine can start here."""
 
     def judge(self, finding: Finding) -> Decision | None:
-        """The role's answer to a failure here; None leaves it to the ladder."""
+        """The part's answer to a failure here; None leaves it to the ladder."""
         return None
 
     def recorded(self, finding: Finding) -> tuple[Mapping[str, int], Then | None]:

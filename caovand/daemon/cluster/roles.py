@@ -1,4 +1,4 @@
-"""Create a slot's role according to [cluster] role."""
+"""Create a slot's part according to [cluster] role."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from caovand.daemon.cluster.worker import WorkerPart
 
 
 def part_of(slot: ClusterSlot) -> Part:
-    """The slot's role. Raises ConfigError if [cluster] cannot be used."""
+    """The slot's part. Raises ConfigError if [cluster] cannot be used."""
     section = slot.config.cluster
     if section.role == "off":
         return Part()

@@ -47,7 +47,7 @@ from caovand.daemon.shared import now
 from caovand.daemon.start.inspection import StartObstacle, check_port, obstacle_of
 
 REFRESH_S = 10.0
-"""How long a start waits for workers to re-inspect their cards' free memory."""
+"""The time that a start waits for workers to re-inspect their cards' free memory."""
 INSPECTING = frozenset({State.RECYCLING, State.STARTING})
 """A worker's states during an inspection; HOLD follows, with the result."""
 WAITING_FAILURES: frozenset[Failure] = frozenset({"node-missing", "node-unfit"})
@@ -132,7 +132,7 @@ class TeamSelection:
 
     # -- choosing ---------------------------------------------------------------------------
 
-    async def _choose(self, own: NodeFacts) -> str:
+    async def _choose(self, facts: NodeFacts) -> str:
         """Choose the workers of the next start by their links; return and raise like `_select`."""
         self._workers.forget_failed_links()
         shortage = self._select()
@@ -143,7 +143,7 @@ class TeamSelection:
         while not all((name, one.boot) in probed for name, one in self.team.workers.items()):
             fit = self._choose_fit(wanted=len(self._workers.by_name)).workers
             probed.update((name, worker.boot) for name, worker in fit.items())
-            await self._links.check(own.address, fit.values())
+            await self._links.probe_workers(facts.address, fit.values())
             shortage = self._select()
         self._quorum.on_start(self.team.count)
         self._rdma_obstacle = self._find_rdma_obstacle(self.team.workers)
@@ -196,7 +196,7 @@ class TeamSelection:
                 return
             present = self._workers.present.values()
             if free := [one for one in present if one.facts and not one.report.running]:
-                await self._links.check(self.facts.address, free)
+                await self._links.probe_workers(self.facts.address, free)
                 self.retry()
 
     def retry(self) -> None:

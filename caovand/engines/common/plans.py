@@ -13,12 +13,13 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.healing.degraded import kept_steps
 from caovand.core.model_task import TITLES
 from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.engines.common.options import count
 
 DAEMON_KEYS = frozenset({"ladder"})
 """Keys that are "auto" by default and do not affect a plan."""
 
 
-def chosen_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+def choose_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards that [engine] gpus lists, or all; raises Unplannable if one of them is missing."""
     listed = config.engine.gpus
     gpus = tuple(gpu for gpu in inventory.gpus if listed is None or gpu.index in listed)
@@ -37,9 +38,8 @@ def refuse_other_tasks(model: ModelCard, title: str) -> None:
         return
     remedy = "llamacpp" if model.gguf else "vllm"
     raise Unplannable(
-        f"cannot serve model {model.path} with {title}: its task is {TITLES[model.task]}, and "
-        "caovan"
-        f' plans {title} for generated text only; set [engine] kind = "{remedy}"'
+        f"cannot serve model {model.path} with {title}: its task is {TITLES[model.task]}, and"
+        f' caovan plans {title} for generated text only; set [engine] kind = "{remedy}"'
     )
 
 
@@ -88,6 +88,11 @@ def card_variables(gpus: Sequence[Gpu], no_card: str = "") -> dict[str, Setting]
 def typed_variables(config: Config) -> dict[str, Setting]:
     """The operator's own environment of the engine."""
     return {name: Setting(value, "user", "[engine] env") for name, value in config.engine.env}
+
+
+def context_of(plan: Plan) -> int | None:
+    """The longest request in tokens; every engine's plans have it under the same name."""
+    return count(plan.value("max_model_len"))
 
 
 def keep_steps(

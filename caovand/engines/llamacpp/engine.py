@@ -10,6 +10,7 @@ from caovand.core.engine.planning import Planning
 from caovand.core.engine.record import Api, Arguments, Engine, Tokenize
 from caovand.engines.common import task_probes as works
 from caovand.engines.common.options import chat_template, values
+from caovand.engines.common.plans import context_of
 from caovand.engines.common.speeds import one_answer
 from caovand.engines.llamacpp import command
 from caovand.engines.llamacpp.doctor import checkup
@@ -24,7 +25,7 @@ from caovand.engines.llamacpp.planning.alternative import alternative
 from caovand.engines.llamacpp.planning.conflicts import conflicts
 from caovand.engines.llamacpp.planning.drafting import overruling
 from caovand.engines.llamacpp.planning.foreseen import foreseen
-from caovand.engines.llamacpp.planning.planner import at_once, context_of, make_plan
+from caovand.engines.llamacpp.planning.planner import at_once, make_plan
 from caovand.engines.llamacpp.probe import PROBE
 
 SUFFIX = ".gguf"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from caovand.core.engine.planning import Planning
 from caovand.core.engine.record import Api, Arguments, Engine
 from caovand.core.plan import Plan
+from caovand.engines.common.plans import context_of
 from caovand.engines.common.speeds import one_answer
 from caovand.engines.ollama import command
 from caovand.engines.ollama.doctor import checkup
@@ -19,18 +20,12 @@ from caovand.engines.ollama.names import NAMED_MODELS
 from caovand.engines.ollama.planning.alternative import alternative
 from caovand.engines.ollama.planning.forecast import cards_of, forecast, speed
 from caovand.engines.ollama.planning.planner import conflicts, make_plan
-from caovand.engines.ollama.planning.variables import CONTEXT, PARALLEL
+from caovand.engines.ollama.planning.variables import PARALLEL, number
 from caovand.engines.ollama.probe import INSTALL, PROBE
 
 
-def _context(plan: Plan) -> int | None:
-    value = plan.value(CONTEXT)
-    return value if isinstance(value, int) else None
-
-
 def _at_once(plan: Plan) -> int | None:
-    value = plan.value(PARALLEL)
-    return int(value) if isinstance(value, str) else None
+    return number(plan, PARALLEL) or None
 
 
 def _prompt_of(tokens: Sequence[int]) -> str:
@@ -51,7 +46,7 @@ ENGINE = Engine(
         conflicts=conflicts,
         forecast=forecast,
         cards=cards_of,
-        context=_context,
+        context=context_of,
         at_once=_at_once,
         command=command.build,
         overruling=lambda config, environ: "",

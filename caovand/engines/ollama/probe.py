@@ -21,33 +21,40 @@ INSTALL = Install(
         " `sudo systemctl disable --now ollama`",
     ),
 )
-# Its libraries are next to the program's folder; a container may have a card without PCI.
-VERSIONS = """
-import glob, json, os, platform, shutil
-
-found = shutil.which("ollama", path=os.environ.get("PATH", os.defpath) + ":/usr/local/bin")
-found = found and os.path.realpath(found)
-home = os.path.dirname(os.path.dirname(found)) if found else ""
-libraries = glob.glob(home + "/lib/ollama/cuda_v*") if found else []
-card = any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg")))
-seen = os.stat(found) if found else None
-print(MARK + json.dumps({
-    "executable": found, "cuda": bool(libraries) and card,
-    "releases": sorted(os.path.basename(library)[len("cuda_v"):] for library in libraries),
-    "python_version": platform.python_version(),
-    "stamp": [found, seen and seen.st_mtime_ns, seen and seen.st_size],
-}))
-"""
-# Without a server to ask, it prints its own version instead of a running server's.
-DETAILS = """
+_FIND_PROGRAM = """
 import json, os, shutil, subprocess
 
-found = shutil.which("ollama", path=os.environ.get("PATH", os.defpath) + ":/usr/local/bin")
+program = shutil.which("ollama", path=os.environ.get("PATH", os.defpath) + ":/usr/local/bin")
+program = program and os.path.realpath(program)
+"""
+# Its libraries are next to the program's folder; a container may have a card without PCI.
+VERSIONS = (
+    _FIND_PROGRAM
+    + """
+import glob, platform
+
+home = os.path.dirname(os.path.dirname(program)) if program else ""
+libraries = glob.glob(home + "/lib/ollama/cuda_v*") if program else []
+card = any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg")))
+seen = os.stat(program) if program else None
+print(MARK + json.dumps({
+    "executable": program, "cuda": bool(libraries) and card,
+    "releases": sorted(os.path.basename(library)[len("cuda_v"):] for library in libraries),
+    "python_version": platform.python_version(),
+    "stamp": [program, seen and seen.st_mtime_ns, seen and seen.st_size],
+}))
+"""
+)
+# Without a server to ask, it prints its own version instead of a running server's.
+DETAILS = (
+    _FIND_PROGRAM
+    + """
 environ = {**os.environ, "OLLAMA_HOST": "127.0.0.1:1"}
-done = subprocess.run([found, "--version"], capture_output=True, text=True, errors="replace",
+done = subprocess.run([program, "--version"], capture_output=True, text=True, errors="replace",
                       env=environ, stdin=subprocess.DEVNULL)
 print(MARK + json.dumps({"version": done.stdout + done.stderr}))
 """
+)
 _VERSION = re.compile(r"version is v?(\d[\w.+-]{0,60})")
 
 

@@ -10,6 +10,7 @@ from caovand.core.engine.planning import Planning
 from caovand.core.engine.record import Api, Arguments, Engine
 from caovand.engines.common.caches import PYTORCH_CACHES
 from caovand.engines.common.options import chat_template
+from caovand.engines.common.plans import context_of
 from caovand.engines.sglang import command
 from caovand.engines.sglang.doctor import checkup
 from caovand.engines.sglang.healing.cures import HEALING
@@ -20,7 +21,7 @@ from caovand.engines.sglang.memory.forecast import forecast, gpus_of
 from caovand.engines.sglang.metrics import parse_metrics
 from caovand.engines.sglang.planning import options
 from caovand.engines.sglang.planning.drafting import overruling
-from caovand.engines.sglang.planning.planner import at_once, context_of, make_plan
+from caovand.engines.sglang.planning.planner import at_once, make_plan
 from caovand.engines.sglang.probe import PROBE
 
 

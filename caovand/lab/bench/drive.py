@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from caovand import __version__
 from caovand.adapters.network.http import Unanswered
 from caovand.cli.common.client import DaemonClient
 from caovand.cli.common.errors import CommandError, Exit
@@ -15,10 +17,11 @@ from caovand.core.model_source.pace import duration
 from caovand.core.reporting.wire import WireError
 from caovand.lab.bench.sized import SizedPrompts
 from caovand.lab.bench.target import Target
-from caovand.lab.core.bench import record
+from caovand.lab.core.bench import prompts, record
 from caovand.lab.core.bench.progress import BenchProgress
 from caovand.lab.core.bench.prompts import TooLittleText
 from caovand.lab.core.bench.record import TimedAnswer
+from caovand.lab.corpus import digest, texts
 from caovand.lab.streamed import BadStatus, Streams
 
 FIGURES_S = 30.0  # as long as figures that include the last request may take
@@ -201,3 +204,32 @@ class BenchRun:
         return CommandError(
             Exit.FAILED, f"cannot continue: a request failed: {problem}", "see `caovanctl logs`"
         )
+
+
+def measure(
+    client: DaemonClient, tested: Target, order: BenchOrder
+) -> tuple[dict[str, Any], Interrupted | None]:
+    """Measure an order; return the result with the measured cells, and what cut it short."""
+    known = texts()
+    screen = Screen(sys.stderr)
+    run = BenchRun(client, tested, order, prompts.passages(known), screen)
+    cut: Interrupted | None = None
+    begun = time.time()
+    try:
+        for _ in run.measure_cells():
+            pass
+    except Interrupted as problem:
+        cut = problem
+    finally:
+        screen.clear()
+    document = {
+        "at": begun,
+        "version": __version__,
+        **tested.described,
+        "tokens": order.tokens,
+        "seed": order.seed,
+        "texts": digest(known),
+        "complete": cut is None,
+        "cells": run.done,
+    }
+    return document, cut

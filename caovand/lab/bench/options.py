@@ -20,7 +20,7 @@ def numbers(most: int) -> Any:
         values = tuple(map(int, parts))
         if not all(1 <= value <= most for value in values) or len(set(values)) < len(values):
             raise argparse.ArgumentTypeError(
-                f"{text!r}: each number must be from 1 to {most}, and none be there twice"
+                f"{text!r}: each number must be from 1 to {most}, and none may be repeated"
             )
         return tuple(sorted(values))
 

@@ -126,8 +126,8 @@ def side_by_side(
             f"  {row.change:>+7.1%}  {row.verdict}{chance}"
         )
     yield (
-        "A and B are medians of the rounds, with the least and the largest. Noise: Wilcoxon's exact"
-        f" rank-sum test (two-sided) gives p above {compare.NOISE:g}."
+        "A and B are medians of the rounds, with the minimum and the maximum. Noise: Wilcoxon's"
+        f" exact rank-sum test (two-sided) gives p above {compare.NOISE:g}."
     )
 
 

@@ -97,11 +97,11 @@ def _identity(gpu: Gpu) -> str:
 
 def check(subject: Subject) -> None:
     """Raise CommandError if no trial has a plan that can run."""
-    ways = list(_ways(subject, free_port.free_port()))
-    if not any(way.planned for way in ways):
+    planned_trials = list(_plan_trials(subject, free_port.free_port()))
+    if not any(entry.planned for entry in planned_trials):
         raise CommandError(
             Exit.FAILED,
-            f"cannot measure anything: {ways[0].why}",
+            f"cannot measure anything: {planned_trials[0].why}",
             f"`caovanctl doctor --config {subject.source}` names the fix",
         )
 
@@ -109,8 +109,8 @@ def check(subject: Subject) -> None:
 def take(subject: Subject, work: FieldtestResults, screen: Screen) -> None:
     """Run every step that has no result yet."""
     port = free_port.free_port()
-    ways = list(_ways(subject, port))
-    total = len(ways) + 2
+    planned_trials = list(_plan_trials(subject, port))
+    total = len(planned_trials) + 2
     if work.of("facts") is None:
         screen.say(f"[1/{total}] the machine")
         work.keep("facts", _facts(subject))
@@ -118,14 +118,14 @@ def take(subject: Subject, work: FieldtestResults, screen: Screen) -> None:
     if measured is None or measured.get("of") != key:
         screen.say(f"[2/{total}] the kernels")
         work.keep(KERNELS, {**_kernels(subject, screen), "of": key})
-    for number, way in enumerate(ways, 3):
-        current, planned = way.trial, way.planned
+    for number, entry in enumerate(planned_trials, 3):
+        current, planned = entry.trial, entry.planned
         if work.of(current.name) is not None:
             continue
-        about = f": left out: {way.why}" if way.why else _remaining_time(ways, work)
+        about = f": left out: {entry.why}" if entry.why else _remaining_time(planned_trials, work)
         screen.say(f"[{number}/{total}] {current.title}{about}")
         if planned is None:
-            result = {**trial.empty_result(current), "state": "left out", "why": way.why}
+            result = {**trial.empty_result(current), "state": "left out", "why": entry.why}
         else:
             begun = time.monotonic()
             quiet = trials.quiet(current.config, port)
@@ -138,7 +138,7 @@ def take(subject: Subject, work: FieldtestResults, screen: Screen) -> None:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _PlannedTrial:
     """A trial with its plan, or the reason why it is skipped."""
 
     trial: trials.FieldTrial
@@ -146,7 +146,7 @@ class _Way:
     why: str
 
 
-def _ways(subject: Subject, port: int) -> Iterator[_Way]:
+def _plan_trials(subject: Subject, port: int) -> Iterator[_PlannedTrial]:
     """Every trial except those whose command equals an earlier one's."""
     seen: dict[str, str] = {}
     for candidate in _trials(subject):
@@ -155,7 +155,7 @@ def _ways(subject: Subject, port: int) -> Iterator[_Way]:
         if planned and same in seen:
             planned, reason = None, f'the same command as "{seen[same]}"'
         seen.setdefault(same, candidate.title)
-        yield _Way(candidate, planned, reason)
+        yield _PlannedTrial(candidate, planned, reason)
 
 
 def _model_cells(
@@ -169,11 +169,11 @@ def _model_cells(
     ]
 
 
-def _remaining_time(ways: Sequence[_Way], work: FieldtestResults) -> str:
+def _remaining_time(planned_trials: Sequence[_PlannedTrial], work: FieldtestResults) -> str:
     """Remaining time, extrapolated from the finished trials; "" before the first."""
-    results = [(way, work.of(way.trial.name)) for way in ways]
+    results = [(entry, work.of(entry.trial.name)) for entry in planned_trials]
     took = [result["seconds"] for _, result in results if result and result["seconds"]]
-    left = sum(1 for way, result in results if way.planned and result is None)
+    left = sum(1 for entry, result in results if entry.planned and result is None)
     return f", about {duration(mean(took) * left)} left" if took else ""
 
 

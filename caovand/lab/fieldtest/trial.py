@@ -20,8 +20,7 @@ from caovand.cli.common.client import DaemonClient
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.core.config.schema import Config
 from caovand.core.reporting.status import unused_kernels
-from caovand.lab import bench
-from caovand.lab.bench import target
+from caovand.lab.bench import drive, target
 from caovand.lab.bench.drive import BenchOrder
 from caovand.lab.core.fieldtest.trials import FieldTrial
 
@@ -104,7 +103,7 @@ def _serve(client: DaemonClient, result: dict[str, Any], asked: BenchOrder) -> N
             target.lengths(served, None, asked.prompts, asked.tokens), asked.at_once,
             asked.rounds, asked.tokens, asked.seed, uuid.uuid4().hex[:12],
         )  # fmt: skip
-        result["bench"], cut = bench.measure(client, served, order)
+        result["bench"], cut = drive.measure(client, served, order)
         if cut is not None:
             raise cut.error or KeyboardInterrupt
         result["state"] = "measured"

@@ -108,7 +108,7 @@ class Checked(Links):
 
     broken: frozenset[str] = frozenset()
 
-    async def check(self, own: str, workers: Collection[Worker]) -> None:
+    async def probe_workers(self, own: str, workers: Collection[Worker]) -> None:
         for one in workers:
             self._workers.keep_link(one, CLOSED if one.name in self.broken else GOOD)
 

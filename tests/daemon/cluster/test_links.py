@@ -59,13 +59,13 @@ class Nodes:
             for worker in self.workers:
                 if worker.name not in self.mute:
                     prober = self.probers[worker.name]
-                    prober.follow(self.links.probe(worker.name), worker.address)
+                    prober.follow(self.links.probe_for(worker.name), worker.address)
                     self.links.hear(worker.name, prober.report)
             await self.woken.wait(0.02)
 
     async def check(self) -> LinkState:
         """Probe all links; the one to the first worker."""
-        await self.links.check(self.own, self.workers)
+        await self.links.probe_workers(self.own, self.workers)
         link = self.workers[0].link
         assert link is not None
         return link
@@ -113,7 +113,7 @@ def test_the_head_and_its_workers_reach_each_other_and_nothing_stays_open() -> N
             assert (link.bound, report.own, report.seen, report.joined) == (HERE, HERE, HERE, HERE)
             assert all(worker.link and worker.link.works for worker in three.workers)
             assert not listens(three.port)
-            assert three.links.probe("n2") is None
+            assert three.links.probe_for("n2") is None
 
     run(work)
 
@@ -243,10 +243,10 @@ def test_nobody_waits_for_a_worker_that_is_lost(boots: dict[str, str]) -> None:
         async with nodes() as two:
             two.mute.add("n2")
             checking = asyncio.ensure_future(two.check())
-            await soon(lambda: two.links.probe("n2") is not None)
-            two.links.keep({"n2": "1"})
-            assert two.links.probe("n2") is not None
-            two.links.keep(boots)
+            await soon(lambda: two.links.probe_for("n2") is not None)
+            two.links.abandon_absent({"n2": "1"})
+            assert two.links.probe_for("n2") is not None
+            two.links.abandon_absent(boots)
             link = await asyncio.wait_for(checking, links.REPORT_S / 2)
             reason = "its daemon ended or was cut off in the meantime"
             assert link.failures == {"report": reason}
@@ -259,11 +259,11 @@ def test_a_check_that_is_cancelled_leaves_nothing_behind() -> None:
         async with nodes() as two:
             two.mute.add("n2")
             checking = asyncio.ensure_future(two.check())
-            await soon(lambda: two.links.probe("n2") is not None)
+            await soon(lambda: two.links.probe_for("n2") is not None)
             checking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await checking
-            assert two.links.probe("n2") is None
+            assert two.links.probe_for("n2") is None
             assert not listens(two.port)
             two.mute.clear()
             assert (await two.check()).works

@@ -47,7 +47,7 @@ def test_only_what_covers_the_shortage_is_advised() -> None:
     short = forecast(TOO_LARGE)
     assert short.fits is False
     (advice,) = short.advice
-    assert advice.startswith("a GGUF file of fewer bits, or of a smaller model: at most ")
+    assert advice.startswith("a GGUF file quantised to fewer bits, or of a smaller model: at most ")
     long = forecast(machine(QWEN_8B, 8192), model={"max_model_len": 32768}, policy={
         "max_num_seqs": 8, "kv_cache_dtype": "f16",
     }, engine={"extra_args": ["--gpu-layers", "99"]})  # fmt: skip

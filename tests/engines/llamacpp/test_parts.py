@@ -253,7 +253,7 @@ def test_a_machine_smaller_than_the_file_reads_it_from_the_disk_for_every_token(
     )
     assert "1024 MiB RAM" in found.text
     assert "every token waits for the disk" in found.text
-    assert found.remedy == "add memory, or get a GGUF file of fewer bits"
+    assert found.remedy == "add memory, or get a GGUF file quantised to fewer bits"
 
 
 def test_gguf_files_prefer_it_and_others_do_not() -> None:

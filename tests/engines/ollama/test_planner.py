@@ -62,6 +62,7 @@ def test_every_variable_is_planned_with_a_reason() -> None:
     assert made.served_name == made.model == "qwen3:8b"
     assert all(one.reason for one in (*made.env.values(), *made.settings.values()))
     assert ENGINE.planning.context(made) == 40960
+    assert ENGINE.planning.at_once(made) == 2
 
 
 def test_the_command_is_serve_with_variables() -> None:

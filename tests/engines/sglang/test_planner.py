@@ -20,6 +20,7 @@ from caovand.engines.sglang.healing.cures import CURES
 from caovand.engines.sglang.healing.rungs import RUNGS
 from caovand.engines.sglang.memory.load import SglangLoad
 from caovand.engines.sglang.planning.pace import requests_a_second
+from caovand.engines.sglang.planning.workloads import WORKLOADS
 from tests.core.machines import (
     A100,
     GPT_OSS,
@@ -182,7 +183,10 @@ def test_a_bridge_carries_less_than_a_switch() -> None:
     bridged = tuple(replace(gpu, nvlink=(1 - gpu.index,)) for gpu in one(named("RTX A6000"), 2))
     switched = tuple(replace(gpu, compute_capability=(9, 0)) for gpu in bridged)
     load = SglangLoad(context=8192, requests=16, step=4096, share=0.8, ranks=2)
-    rates = [requests_a_second(LLAMA_8B, load, 10**5, gpus, "chat") for gpus in (bridged, switched)]
+    rates = [
+        requests_a_second(LLAMA_8B, load, 10**5, gpus, WORKLOADS["chat"])
+        for gpus in (bridged, switched)
+    ]
     assert rates[0] < rates[1] * 0.99
 
 

@@ -68,8 +68,8 @@ def result(pace: list[float], token_s: list[float], **changes: Any) -> dict[str,
         {"prefill_tokens_per_s": 1.0, "decode_tokens_per_s": a, "token_s": [b], "first_token_s": []}
         for a, b in zip(pace, token_s, strict=True)
     ]
-    circumstances = {name: name for name in compare.CIRCUMSTANCES}
-    return {**circumstances, "cells": [{"prompt": 512, "at_once": 2, "rounds": rounds}], **changes}
+    conditions = {name: name for name in compare.CONDITIONS}
+    return {**conditions, "cells": [{"prompt": 512, "at_once": 2, "rounds": rounds}], **changes}
 
 
 SLOW, FAST = [10.0, 11.0, 10.5, 10.2, 10.9], [12.0, 12.5, 11.5, 13.0, 12.1]
@@ -93,7 +93,7 @@ def test_too_few_rounds_have_no_verdict_and_other_cells_no_row() -> None:
     other = result(SLOW, FAST)
     other["cells"][0]["prompt"] = 4096
     assert not list(compare.rows(few, other))
-    assert compare.differing_circumstances(few, {**other, "mtp": 3}) == {"mtp": ("mtp", 3)}
+    assert compare.differing_conditions(few, {**other, "mtp": 3}) == {"mtp": ("mtp", 3)}
 
 
 # -- prompts ----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -37,7 +38,7 @@ gpt-oss-120b's 36 on a GB10."""
 
 @dataclass(frozen=True)
 class Placement:
-    """The number of layers on all cards, and on each (the output counts as one).
+    """The number of layers on each card (the output counts as one).
 
     The first `experts_in_ram` layers keep their routed experts in host memory.
     """
@@ -180,79 +181,73 @@ def place(
     """
     if not gpus:
         return Placement()
-    units = len(_gguf(model).layers) + 1
     timed = [
         (placement, step_seconds(devices(model, load, placement), gpus, host))
-        for placement in _candidates(model, load, budgets, units)
+        for placement in _Placer(model, load, budgets).candidates()
     ]
     fastest = min((seconds for _, seconds in timed), default=0.0)
     quick = (placement for placement, seconds in timed if seconds <= fastest * MAX_SLOWDOWN)
     return next(quick, Placement())
 
 
-def _candidates(
-    model: ModelCard, load: GgufLoad, budgets: Sequence[int], units: int
-) -> Iterator[Placement]:
-    if whole := _fewest_experts_in_ram(model, load, budgets, units):
-        yield whole
-    separate = bool(model.experts) and not load.whole_layers
-    for experts_in_ram in (0, units - 1) if separate else (0,):
-        if most := _most_layers(model, load, budgets, units, experts_in_ram):
-            yield most
+@dataclass(frozen=True)
+class _Placer:
+    """Places one load on cards with these budgets, in bytes."""
 
+    model: ModelCard
+    load: GgufLoad
+    budgets: Sequence[int]
 
-def _most_layers(
-    model: ModelCard, load: GgufLoad, budgets: Sequence[int], units: int, experts_in_ram: int
-) -> Placement | None:
-    """As many layers as the cards hold, with their experts that are not in host memory."""
-    best, low, high = None, 0, units
-    while low < high:
-        middle = (low + high + 1) // 2
-        spread = _spread(model, load, budgets, middle, experts_in_ram)
-        if spread is None:
-            high = middle - 1
-        else:
-            best, low = spread, middle
-    return best
+    @property
+    def units(self) -> int:
+        """The layers, and the output, which counts as one."""
+        return len(_gguf(self.model).layers) + 1
 
+    def candidates(self) -> Iterator[Placement]:
+        """The placements that use the cards best, in the order of preference."""
+        splits_experts = bool(self.model.experts) and not self.load.whole_layers
+        most_in_ram = self.units - 1 if splits_experts else 0
+        if whole := self._fewest_experts_in_ram(most_in_ram):
+            yield whole
+        for experts_in_ram in (0, most_in_ram) if splits_experts else (0,):
+            if most := self._most_layers(experts_in_ram):
+                yield most
 
-def _fewest_experts_in_ram(
-    model: ModelCard, load: GgufLoad, budgets: Sequence[int], units: int
-) -> Placement | None:
-    """Every layer on the cards, and as few experts as possible in host memory."""
-    low, high = 0, units - 1 if model.experts and not load.whole_layers else 0
-    if _spread(model, load, budgets, units, high) is None:
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        if _spread(model, load, budgets, units, middle) is None:
-            low = middle + 1
-        else:
-            high = middle
-    return _spread(model, load, budgets, units, low)
+    def _most_layers(self, experts_in_ram: int) -> Placement | None:
+        """As many layers as the cards hold, with their experts that are not in host memory."""
+        counts = range(self.units, 0, -1)
+        fitting = bisect_left(counts, True, key=lambda n: bool(self._spread(n, experts_in_ram)))
+        return self._spread(counts[fitting], experts_in_ram) if fitting < len(counts) else None
 
-
-def _spread(
-    model: ModelCard, load: GgufLoad, budgets: Sequence[int], layers: int, experts_in_ram: int
-) -> Placement | None:
-    """Spread this many layers over the cards; None if they do not fit.
-
-    Each card gets its share by budget, and then what the others could not hold.
-    """
-    counts = _split_by_budget(budgets, layers)
-    for _ in range(layers + 1):
-        placement = Placement(tuple(counts), experts_in_ram)
-        placed = devices(model, load, placement)
-        over = [device.total - budget for device, budget in zip(placed, budgets, strict=False)]
-        worst = max(range(len(over)), key=lambda card: over[card])
-        if over[worst] <= 0:
-            return placement
-        easiest = min(range(len(over)), key=lambda card: over[card])
-        if easiest == worst or over[easiest] >= 0 or counts[worst] == 0:
+    def _fewest_experts_in_ram(self, most: int) -> Placement | None:
+        """Every layer on the cards, and as few experts as possible, at `most` all, in host
+        memory."""
+        if self._spread(self.units, most) is None:
             return None
-        counts[worst] -= 1
-        counts[easiest] += 1
-    return None
+        counts = range(most)
+        fewest = bisect_left(counts, True, key=lambda n: bool(self._spread(self.units, n)))
+        return self._spread(self.units, fewest)
+
+    def _spread(self, layers: int, experts_in_ram: int) -> Placement | None:
+        """Spread this many layers over the cards; None if they do not fit.
+
+        Each card gets its share by budget, and then what the others could not hold.
+        """
+        counts = _split_by_budget(self.budgets, layers)
+        for _ in range(layers + 1):
+            placement = Placement(tuple(counts), experts_in_ram)
+            placed = devices(self.model, self.load, placement)
+            sizes = zip(placed, self.budgets, strict=False)
+            over = [device.total - budget for device, budget in sizes]
+            worst = max(range(len(over)), key=lambda card: over[card])
+            if over[worst] <= 0:
+                return placement
+            easiest = min(range(len(over)), key=lambda card: over[card])
+            if easiest == worst or over[easiest] >= 0 or counts[worst] == 0:
+                return None
+            counts[worst] -= 1
+            counts[easiest] += 1
+        return None
 
 
 def _split_by_budget(budgets: Sequence[int], layers: int) -> list[int]:

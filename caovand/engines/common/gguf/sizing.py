@@ -23,11 +23,10 @@ USEFUL_CONTEXT = 8192
 """The shortest context that is chosen to keep every layer on the cards."""
 MIN_CONTEXT = 2048
 NEARLY_FACTOR = 1.1
-"""A tenth of the time does not justify half the requests, half the context, or fewer bits in the
-cache."""
+"""A tenth of the time does not justify half the requests, half the context or a lower-bit cache."""
 FAR_LONGER = 1.4
-"""The factor by which a cache of fewer bits, or half the requests, must lengthen the context; for a
-batch, the factor by which a cache of fewer bits must raise the number of requests."""
+"""The factor by which a lower-bit cache, or half the requests, must lengthen the context; for a
+batch, the factor by which a lower-bit cache must raise the number of requests."""
 MAX_ON_HOST = 32768
 """The longest context chosen without a card, unless a workload needs more."""
 READING_S = 3600

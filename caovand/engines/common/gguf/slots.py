@@ -208,8 +208,8 @@ def _double_requests(
 def _fill_with_requests(
     load: GgufLoad, loads: Sequence[GgufLoad], has_room: Callable[[GgufLoad], bool], most: int
 ) -> GgufLoad:
-    """As many requests of a batch as have room for a sufficient context; with fewer bits of cache
-    no more than requested, and only if they gain far more."""
+    """As many requests of a batch as have room for a sufficient context; with a lower-bit
+    cache no more than requested, and only if they gain far more."""
 
     def fill(load: GgufLoad, most: int) -> GgufLoad:
         counts = range(1, most + 1)

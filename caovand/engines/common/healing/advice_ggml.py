@@ -43,7 +43,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "NVIDIA_DRIVER_CAPABILITIES=all). WSL has no Vulkan driver for most cards: use CUDA there.",
     ),
     "ggml.split": (
-        "--split-mode tensor cannot split this model: set --split-mode layer, or remove it.",
+        "--split-mode tensor cannot split this model over this number of cards (its heads and "
+        "blocks must divide evenly): set --split-mode layer, or use two or four cards.",
     ),
     "ggml.attention": (
         "ggml has no flash-attention kernel for this model's head sizes, cache type or card: set "
@@ -193,11 +194,16 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "keep the cache in f16 (--cache-type-v f16; Ollama: unset OLLAMA_KV_CACHE_TYPE).",
     ),
     "llama.metal": (
-        "Metal cannot compile or start llama.cpp's kernels on this Mac: update macOS and use a "
-        "release that embeds its kernels (GGML_METAL_EMBED_LIBRARY), or keep the layers off the "
-        "card (-ngl 0), as on Macs without Apple's own processor.",
+        "Metal cannot compile or start llama.cpp's kernels on this Mac: install the newest release "
+        "first, as a new processor or macOS needs it (as Apple's M5 does; in Ollama a tag with mlx "
+        "uses other kernels), then update macOS. A build of your own must embed its kernels "
+        "(GGML_METAL_EMBED_LIBRARY). Until then keep the layers off the card (-ngl 0; Ollama: "
+        "num_gpu 0), as on Macs without Apple's own processor.",
     ),
     "llama.model.tensor": (
+        "The file has no {weightless}, with which every model begins, so it is none by itself: a "
+        "vocabulary for tests (ggml-vocab-*.gguf of llama.cpp's repository), a projector (mmproj), "
+        "an adapter, or a later part of a split file. Name the model's own file.",
         "File and program do not agree on the model's tensors: the program may be older than the "
         "file's architecture, or the file older than the program, or damaged. Use a newer release "
         "first (llamafile, LM Studio and others bring their own llama.cpp); then download a newer "

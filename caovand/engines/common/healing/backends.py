@@ -51,9 +51,9 @@ _ON_CRASH: Mapping[str, tuple[str, ...]] = {
 }
 _FULL = (
     "The card has too little free memory for weights, cache and buffers together, or one "
-    "allocation exceeds what its driver gives at once: use a GGUF file of fewer bits, keep fewer "
-    "layers on the card, and check what else uses it (rocm-smi, radeontop, or the system's task "
-    "manager). A CPU's own graphics get more memory by a setting of the firmware.",
+    "allocation exceeds what its driver gives at once: use a GGUF file quantised to fewer bits, "
+    "keep fewer layers on the card, and check what else uses it (rocm-smi, radeontop, or the "
+    "system's task manager). A CPU's own graphics get more memory by a setting of the firmware.",
 )
 _UNSEEN_BY_SYCL = (
     "SYCL sees no card of Intel: `sycl-ls` (and `clinfo`) must list it. On Linux install "

@@ -107,7 +107,7 @@ _OUTDATED = frozenset({
 """A llama.cpp that is older than the file."""
 _NOT_OUTDATED = frozenset({
     "image", "speech", "nameless", "old", "pointer", "zip", "page", "zeros", "magic", "first",
-    "swapped", "other",
+    "swapped", "other", "weightless",
 })  # fmt: skip
 """Captures that prove another cause."""
 _TOO_LONG = frozenset({

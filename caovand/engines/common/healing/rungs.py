@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import RungStep
 from caovand.core.plan import Plan
 from caovand.engines.common.options import count
 
+Step = Callable[[Plan, Finding], RungStep | None]
+"""The step function of a rung."""
 MIN_CONTEXT = 2048
 """The shortest context that a conversation can use."""
 GRANULE = 256
@@ -33,17 +36,25 @@ def halve(plan: Plan, name: str, least: int, label: str) -> RungStep | None:
     return RungStep({name: goal}, value=str(goal), change=f"{label} {now} -> {goal}")
 
 
-def halve_context(plan: Plan, name: str) -> RungStep | None:
-    """Half of the context in whole granules, down to MIN_CONTEXT."""
-    now = count(plan.value(name)) or 0
-    goal = now // 2 // GRANULE * GRANULE
-    if goal < MIN_CONTEXT:
-        return None
-    return RungStep({name: goal}, value=str(goal), change=f"context {now} -> {goal}")
+def context_step(name: str) -> Step:
+    """Make the step to half of the context in whole granules, down to MIN_CONTEXT."""
+
+    def halve_context(plan: Plan, finding: Finding) -> RungStep | None:
+        now = count(plan.value(name)) or 0
+        goal = now // 2 // GRANULE * GRANULE
+        if goal < MIN_CONTEXT:
+            return None
+        return RungStep({name: goal}, value=str(goal), change=f"context {now} -> {goal}")
+
+    return halve_context
 
 
-def stop_drafting(plan: Plan, name: str) -> RungStep | None:
-    """Drop the setting that drafts; None if the plan drafts nothing."""
-    if not plan.mtp:
-        return None
-    return RungStep({name: None}, value="off", change=f"drafting {plan.mtp} -> off")
+def drafting_step(name: str) -> Step:
+    """Make the step that drops the setting that drafts; it does nothing if none does."""
+
+    def stop_drafting(plan: Plan, finding: Finding) -> RungStep | None:
+        if not plan.mtp:
+            return None
+        return RungStep({name: None}, value="off", change=f"drafting {plan.mtp} -> off")
+
+    return stop_drafting

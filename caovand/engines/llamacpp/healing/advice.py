@@ -40,15 +40,13 @@ _BUFFERS = (
 # One row for each failure with its own text; a sentence with an unknown {name} is dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": (
-        "The card has no memory left for the weights: use a GGUF file of fewer bits, keep fewer "
-        "layers on the card (--gpu-layers), or see what else uses it.",
+        "The card has no memory left for the weights: use a GGUF file quantised to fewer bits, "
+        "keep fewer layers on the card (--gpu-layers), or see what else uses it.",
     ),
-    "kv-cache-none": ("No memory is left on the card for the cache.",),
     "device-oom-capture": (_BUFFERS,),
-    "device-oom-run": ("A step needed more memory than the card has left.",),
     "host-oom": (
         "The machine has too little free memory for an allocation of {mib} MiB.",
-        "Close other programs, add memory, or use a GGUF file of fewer bits.",
+        "Close other programs, add memory, or use a GGUF file quantised to fewer bits.",
     ),
     "backend-unsupported": ("This build or card cannot run these settings.",),
     "bad-arguments": _REFUSED,
@@ -103,7 +101,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.cuda.oom": (
         "The card has too little free memory for weights, cache and buffers together: use a GGUF"
-        " file of fewer bits, or check with nvidia-smi what else uses the card.",
+        " file quantised to fewer bits, or check with nvidia-smi what else uses the card.",
     ),
     "llama.cuda.peer": (
         "The cards cannot copy to each other as this release wants: split by layers (--split-mode "
@@ -190,10 +188,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "node-llama-cpp cannot fit a context of {context} tokens on the card with "
         "{sequences} sequences: ask for fewer sequences (createContext({{sequences: 1}})), a "
         "shorter contextSize ({{max: 4096}} lets it choose), or fewer layers on the card "
-        "(gpuLayers), or use a file quantized to fewer bits.",
+        "(gpuLayers), or use a file quantised to fewer bits.",
         "node-llama-cpp cannot fit a context of {alone} tokens on the card: ask for a "
         "shorter contextSize ({{max: 4096}} lets it choose) or fewer layers on the card "
-        "(gpuLayers), or use a file quantized to fewer bits; close other programs on the card.",
+        "(gpuLayers), or use a file quantised to fewer bits; close other programs on the card.",
     ),
     "llama.supervised": (
         "Tabby starts llama-server with --log-disable, which hides why it ended (status {status}): "

@@ -46,6 +46,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "ggml.attention": ("cache-plain", "flash-auto"),
     "weights.fp8": (),
     "cache.fp8": (),
+    "llama.metal": (),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""
 

@@ -8,17 +8,13 @@ from __future__ import annotations
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, RungStep
 from caovand.core.plan import Plan
-from caovand.engines.common.healing.rungs import halve, halve_context, stop_drafting
+from caovand.engines.common.healing.rungs import context_step, drafting_step, halve
 from caovand.engines.common.options import count
 from caovand.engines.llamacpp.planning.options import CONTEXT, SHARED
 
 MIN_BATCH = 32
 LAYERS_DIVISOR = 8
 """The fraction of the layers that a step takes off the cards, as its denominator."""
-
-
-def _shorten_context(plan: Plan, finding: Finding) -> RungStep | None:
-    return halve_context(plan, CONTEXT)
 
 
 def _fewer_slots(plan: Plan, finding: Finding) -> RungStep | None:
@@ -72,10 +68,6 @@ def _fewer_layers(plan: Plan, finding: Finding) -> RungStep | None:
     return RungStep({"gpu_layers": goal}, value=str(goal), change=change)
 
 
-def _drafting_off(plan: Plan, finding: Finding) -> RungStep | None:
-    return stop_drafting(plan, "speculative_config")
-
-
 def _prompts_off(plan: Plan, finding: Finding) -> RungStep | None:
     """Keep no prompts of earlier requests in host memory."""
     now = count(plan.value("cache_ram"))
@@ -100,9 +92,10 @@ RUNGS = (
          ("cache_type_k", "cache_type_v"), _unquantise_values),
     Rung("batch", "process fewer tokens a step", "max_num_batched_tokens",
          ("ubatch_size", "batch_size"), _smaller_batch),
-    Rung("context", "shorten the context", "max_model_len", (CONTEXT,), _shorten_context),
+    Rung("context", "shorten the context", "max_model_len", (CONTEXT,), context_step(CONTEXT)),
     Rung("layers", "keep fewer layers on the cards", "", ("gpu_layers",), _fewer_layers),
-    Rung("draft-off", "draft nothing", "mtp", ("speculative_config", "spec_type"), _drafting_off),
+    Rung("draft-off", "draft nothing", "mtp", ("speculative_config", "spec_type"),
+         drafting_step("speculative_config")),
     Rung("flash-auto", "let llama.cpp choose the attention", "", ("flash_attn",), _flash_auto),
     Rung("mmap-off", "read the file instead of mapping it", "", ("load_mode",), _mmap_off),
 )  # fmt: skip

@@ -179,7 +179,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|\bGET failed \(404\)"
          r"|required file is not available in cache"),
     signature("llama.download.denied", "cause", "access-denied",
-         r"status(?: code)?: 40[13]\b|\bGET failed \(40[13]\)"),
+         r"(?<!unauthorized \()status(?: code)?: 40[13]\b|\bGET failed \(40[13]\)"),
     *network.ROWS,
     # Ends
     signature("ggml.assertion", "generic", "engine-died",

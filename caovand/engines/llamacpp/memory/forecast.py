@@ -17,7 +17,7 @@ from caovand.engines.common.options import count
 from caovand.engines.common.plans import cards_in
 from caovand.engines.llamacpp.planning.options import CONTEXT, SHARED
 
-FEWER_BITS = "a GGUF file of fewer bits, or of a smaller model"
+FEWER_BITS = "a GGUF file quantised to fewer bits, or of a smaller model"
 
 
 def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:

@@ -10,19 +10,19 @@ from caovand.core.facts.shortfalls import oldest_card
 from caovand.core.plan import Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
-from caovand.engines.common.plans import chosen_cards
+from caovand.engines.common.plans import choose_cards
 
 MIN_CAPABILITY = oldest_card("13")
 """Compute capability of the oldest cards that `caovanctl engine install` builds for."""
 
 
-def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+def choose(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards to use, those with the most free memory if fewer are requested; none with a CPU
     build."""
     engine = inventory.engine
     if engine.build == "cpu":
         return ()
-    gpus = chosen_cards(config, inventory)
+    gpus = choose_cards(config, inventory)
     able = tuple(gpu for gpu in gpus if compiled_for(engine, gpu))
     if config.engine.gpus is not None and len(able) < len(gpus):
         gpu = next(gpu for gpu in gpus if gpu not in able)

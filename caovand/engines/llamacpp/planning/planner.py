@@ -64,7 +64,7 @@ def make_plan(
     words = options.read(config.engine.extra_args, engine.flags, engine.switches)
     verbatim = values(words)
     _refuse_unsupported(verbatim)
-    gpus = cards.chosen(config, inventory)
+    gpus = cards.choose(config, inventory)
     settings = _settings(config, inventory, gpus, verbatim, mode or config.policy.mode, environ)
     rest = {
         name: Setting(_masked_value(name, value), "user", "passed verbatim")
@@ -244,8 +244,3 @@ def _warnings(
 def at_once(plan: Plan) -> int | None:
     """The number of requests that the engine answers at a time."""
     return count(plan.value("parallel"))
-
-
-def context_of(plan: Plan) -> int | None:
-    """The longest request in tokens."""
-    return count(plan.value(CONTEXT))

@@ -26,21 +26,19 @@ _OLD_SERVER = (
 # One row for each failure with its own text; a sentence with an unknown {name} is dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": (
-        "The card's free memory does not hold the model: pull a tag of fewer bits, lower num_ctx, "
-        "or check with nvidia-smi what else uses the card.",
+        "The card's free memory does not hold the model: pull a tag quantised to fewer bits, "
+        "lower num_ctx, or check with nvidia-smi what else uses the card.",
     ),
     "device-oom-capture": (
         "The card has no memory left for the buffers of a step: Ollama's estimate was too low. "
         "Keep some free with OLLAMA_GPU_OVERHEAD (bytes, such as 1073741824), or lower num_ctx.",
     ),
-    "kv-cache-none": ("No memory is left on the card for the cache.",),
-    "device-oom-run": ("A step needed more memory than the card has left.",),
     "host-oom": (
         "The machine has too little memory: {wanted} are needed, {free} are free. If the server "
         "runs in Docker Desktop or WSL and the machine has more, the limit is that of the virtual "
         "machine: raise it (Settings, Resources; memory= in .wslconfig), or the container's.",
         "The model needs {size} of memory, more than the machine has with its cards.",
-        "Close other programs, add memory or swap, or pull a tag of fewer bits.",
+        "Close other programs, add memory or swap, or pull a tag quantised to fewer bits.",
     ),
     "backend-unsupported": ("This Ollama has no kernels for the card: install a newer release.",),
     "bad-arguments": ("Ollama cannot run this model with these settings.",),
@@ -70,7 +68,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     **REGISTRY,
     "ollama.cuda.oom": (
         "The card has too little free memory for weights, cache and buffers together: pull a tag "
-        "of fewer bits, lower num_ctx, or check with nvidia-smi what else uses the card.",
+        "quantised to fewer bits, lower num_ctx, or check with nvidia-smi what else uses the card.",
     ),
     "ollama.digest": (
         "Nothing arrived of the file ({empty} is the sum of no bytes): the disk of the models is "
@@ -308,10 +306,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "newest models may need a pre-release (OLLAMA_VERSION for the install script).",
     ),
     "ollama.slow.killed": (
-        "The runner was killed while it loaded, and had been slow before: most likely the model is "
-        "too large for the machine's memory (`free -h`, journalctl -k | grep -i oom). Pull a "
-        "smaller model or a tag of fewer bits, or add memory; only if plenty is free, it is the "
-        "disk (OLLAMA_LOAD_TIMEOUT=30m).",
+        "The runner was killed while it loaded, and had been slow before: most likely the model "
+        "is too large for the machine's memory (`free -h`, journalctl -k | grep -i oom). Pull a "
+        "smaller model or a tag quantised to fewer bits, or add memory; only if plenty is free, "
+        "it is the disk (OLLAMA_LOAD_TIMEOUT=30m).",
     ),
     "ollama.gave-up": (
         "A client closed its connection {times} times before the answer was complete, and Ollama "

@@ -73,6 +73,10 @@ CARDS: Mapping[str, tuple[str, ...]] = {
         "serves on the processor. Install an Ollama, or a package of ROCm for it, that has {gfx} "
         "(an older release, a build from the sources), or use llama.cpp's Vulkan build. Another "
         "driver does not help, and HSA_OVERRIDE_GFX_VERSION only within a family.",
+        "Ollama stopped looking for cards ({late}), and serves on the processor until it is "
+        "restarted. The driver was slow to wake the card: keep it awake (`sudo systemctl enable "
+        "--now nvidia-persistenced` on the host, in a virtual machine or LXC there, too), start "
+        "Ollama after the driver, and run nvidia-smi before.",
         "Ollama found a card but does not use it ({why}), so it serves on the processor: update "
         "the card's driver, or install the release or ROCm package that supports it.",
     ),
@@ -86,6 +90,10 @@ CARDS: Mapping[str, tuple[str, ...]] = {
         "slower than the processor.",
     ),
     "ollama.cards.unused": (
+        "This installation has no library for cards ({runners}): install Ollama again whole with "
+        "its install script, after the old lib/ollama (in /usr and /usr/local) is removed, or with "
+        "the distribution's package for the card (ollama-cuda, ollama-rocm); an own build needs "
+        "the toolkit.",
         "Ollama serves on the processor, though a card was available or expected: run nvidia-smi "
         "or rocminfo as its user, unset *_VISIBLE_DEVICES, and read its log with OLLAMA_DEBUG=1. "
         "In a container pass the card (--gpus all; for AMD /dev/kfd, /dev/dri and the image with "

@@ -35,8 +35,11 @@ REGISTRY: Mapping[str, tuple[str, ...]] = {
         "between (0.0.0.0:11434), or the address alone.",
     ),
     "ollama.cloud": (
-        "That is a model of Ollama's cloud, or a push, which need an account: `ollama signin`, and "
-        "a plan whose limit is not used up; or use a model that runs here.",
+        "That is a model of Ollama's cloud, or a push, which need an account: `ollama signin` as "
+        "the user that runs the server, whose key counts (in its container: `docker exec -it "
+        "ollama ollama signin`), then pull the model again, with a plan whose limit is not used "
+        "up. A client that asks https://ollama.com itself needs an API key (OLLAMA_API_KEY). Or "
+        "use a model that runs here.",
     ),
     "ollama.plain": (
         "The registry speaks HTTP without TLS: pass --insecure to `ollama pull` or `push`.",

@@ -38,6 +38,8 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "ollama.client.gone": (),
     "ggml.split": (),
     "ggml.attention": ("flash-off", "processor"),
+    "llama.metal": (),
+    "ollama.mlx": (),
     "driver.old": ("processor",),
     "driver.ptx": ("processor",),
 }

@@ -8,15 +8,11 @@ from __future__ import annotations
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, RungStep
 from caovand.core.plan import Plan
-from caovand.engines.common.healing.rungs import halve_context
+from caovand.engines.common.healing.rungs import context_step
 from caovand.engines.ollama.planning import variables
 from caovand.engines.ollama.planning.variables import CACHE_TYPE, CARDS, CONTEXT, FLASH, OVERHEAD
 
 FIRST_OVERHEAD, MAX_OVERHEAD = 1 << 30, 16 << 30
-
-
-def _shorten_context(plan: Plan, finding: Finding) -> RungStep | None:
-    return halve_context(plan, CONTEXT)
 
 
 def _fewer_requests(plan: Plan, finding: Finding) -> RungStep | None:
@@ -68,7 +64,7 @@ RUNGS = (
          (CACHE_TYPE, FLASH), _quantise_cache),
     Rung("parallel", "serve fewer requests at once", "max_num_seqs",
          (variables.PARALLEL,), _fewer_requests),
-    Rung("context", "shorten the context", "max_model_len", (CONTEXT,), _shorten_context),
+    Rung("context", "shorten the context", "max_model_len", (CONTEXT,), context_step(CONTEXT)),
     Rung("overhead", "leave more memory of each card free, so that fewer layers go there",
          "gpu_memory_utilization", (OVERHEAD,), _raise_overhead),
     Rung("flash-off", "compute attention step by step", "", (FLASH, CACHE_TYPE), _flash_off),

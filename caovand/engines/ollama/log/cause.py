@@ -29,6 +29,7 @@ _RAW = re.compile(
     r".{0,300}has been blocked by CORS|Ollama(?: API)?\b.{0,100}(?:403 Forbidden|context canceled)"
     r"|.{0,300}404 (?:Client Error: )?Not Found'? for url"
     r"|Ollama(?: call failed|: 50\d, )|The model you are attempting to pull |failed to listen: "
+    r"|You need to be signed in to Ollama"
     r"|pull model manifest: "
     r"|(?:pulling manifest {1,3}"
     r"|transferring context {1,3})?(?:couldn't open modelfile '[^']{1,300}'\. )?"

@@ -23,7 +23,7 @@ _BEGIN = "server config"
 
 _NO_CARD = re.compile(
     r"no (?:compatible )?GPUs? (?:were discovered|detected)|inference compute.{0,80} library=cpu\b"
-    r"|vram-based default context.{0,20} total_vram=\"0 B\""
+    r"|vram-based default context.{0,20} total_vram=\"0 B\"|\b(?P<runners>runners=\[cpu\])"
 )
 _INTEGRATED = re.compile(
     r"dropping integrated GPU\b.{0,300}? description=\"?(?P<name>[^\"]{1,100})"
@@ -71,8 +71,9 @@ def _find_cause(
     for number, line in enumerate(lines, 1):
         hinted = hinted or bool(_CARD.search(line[: MAX_TEXT * 4]))
         integrated = integrated or _INTEGRATED.search(line[: MAX_TEXT * 4])
-        if unused is None and _NO_CARD.search(line[:MAX_TEXT]):
-            unused = line_finding("gpu-absent", line, number, "http", "ollama.cards.unused")
+        if unused is None and (none := _NO_CARD.search(line[:MAX_TEXT])):
+            named = {name: text for name, text in none.groupdict().items() if text}
+            unused = line_finding("gpu-absent", line, number, "http", "ollama.cards.unused", named)
         if _GAVE_UP in line[:MAX_TEXT]:
             gave_up.append(number)
         if cut is None and (matched := _CUT.search(line[:MAX_TEXT])):

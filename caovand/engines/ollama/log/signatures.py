@@ -90,8 +90,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|old CUDA driver detected|[Cc]ompute [Cc]apability .{0,40}(?:too old|not supported)"
          r"|ROCm unsupported|[Uu]nable to load (?:cudart|nvcuda|nvml|cuda driver)"
          r"|GPU runner incompatible with host system, CPU does not have \w{1,10}"
-         r"|gpu support may not be enabled|GPU discovery watchdog timed out"
-         r"|detected GPU .{0,80}not supported)"),
+         r"|gpu support may not be enabled|detected GPU .{0,80}not supported)"
+         r"|(?P<late>GPU discovery watchdog timed out)"),
     *kernel.CARD_LOST,
     *cuda.STATES,
     signature("ollama.cuda.absent", "cause", "gpu-absent", cuda.ABSENT),
@@ -230,8 +230,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?P<numbers>logits sum to NaN|contains NaN or Inf|unsupported value: [+-]?(?:NaN|Inf)"
          r"|invalid logits(?! id)|failed to sample token)"),
     signature("ollama.cloud", "cause", "access-denied",
-         r"requires sign in|requires a subscription|not (?:currently )?signed in|plan upgrade requ"
-         r"|account unavailable|remote inference is unavailable|cannot run this remote model"
+         r"requires sign in|to be signed in to Ollama|^Error: 401 Unauthorized$|plan upgrade requ"
+         r"|requires a subscription|not (?:currently )?signed in|account unavailable"
+         r"|remote inference is unavailable|cannot run this remote model"
          r"|cloud (?:is )?disabled|couldn't verify sign-in|not authorized to push"
          r"|(?:weekly|hourly|session|usage) limit reached|you've reached your .{0,20}usage limit"),
     signature("ollama.plain", "cause", "bad-arguments", r"insecure protocol http"),

@@ -18,7 +18,7 @@ from caovand.engines.ollama.planning import variables
 
 MINIMUM_MIB = 457
 """Memory that Ollama leaves free on each card when it places layers, CUDA's context included."""
-FEWER_BITS = "a tag of fewer bits, such as NAME:8b-q4_K_M, or of a smaller model"
+FEWER_BITS = "a tag quantised to fewer bits, such as NAME:8b-q4_K_M, or of a smaller model"
 
 
 def cards_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:

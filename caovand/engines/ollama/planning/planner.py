@@ -20,7 +20,7 @@ from caovand.engines.common.gguf.slots import choose_fixed
 from caovand.engines.common.plans import (
     address,
     card_variables,
-    chosen_cards,
+    choose_cards,
     device,
     exposure_warnings,
     idle_keys,
@@ -141,7 +141,7 @@ def _choose_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards to use: those configured, else all that are new enough; none without CUDA."""
     if inventory.engine.build == "cpu":
         return ()
-    gpus = chosen_cards(config, inventory)
+    gpus = choose_cards(config, inventory)
     return tuple(gpu for gpu in gpus if compiled_for(inventory.engine, gpu))
 
 

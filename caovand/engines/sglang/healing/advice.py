@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing.advice import adviser, key_and_flag
-from caovand.engines.common.logs.rows import runtime
 from caovand.engines.common.logs.rows.model_types import NEWER_ENGINE
 from caovand.engines.common.logs.rows.python_advice import CHOICE
 from caovand.engines.common.logs.rows.toolchain import COMPILER_ADVICE
@@ -115,7 +114,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "SGLang refused its options: {why}. Correct the command line (with "
         "caovan [engine] extra_args).",
     ),
-    "sglang.arch": (runtime.OLD_DRIVER, runtime.NO_CODE),
     "sglang.graphs": (
         "SGLang failed while it captured CUDA graphs: {why}.",
         "That is the reason; the possible solutions that it prints below are the same for any "

@@ -8,7 +8,7 @@ from __future__ import annotations
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, RungStep
 from caovand.core.plan import Plan
-from caovand.engines.common.healing.rungs import halve, halve_context, stop_drafting
+from caovand.engines.common.healing.rungs import context_step, drafting_step, halve
 from caovand.engines.sglang.planning import options
 from caovand.engines.sglang.planning.options import (
     ATTENTION,
@@ -29,10 +29,6 @@ MIN_SHARE, LESS_SHARE = 0.5, 0.05
 EIGHT_BITS = "fp8_e4m3"
 HAS_EIGHT_BITS = frozenset({"sm89", "sm90", "sm100", "sm103", "sm120", "sm121"})
 """Cards whose kernels read an 8-bit cache."""
-
-
-def _shorten_context(plan: Plan, finding: Finding) -> RungStep | None:
-    return halve_context(plan, CONTEXT)
 
 
 def _fewer_requests(plan: Plan, finding: Finding) -> RungStep | None:
@@ -84,10 +80,6 @@ def _graphs_off(plan: Plan, finding: Finding) -> RungStep | None:
     return RungStep(off, value="off", change="CUDA graphs on -> off")
 
 
-def _drafting_off(plan: Plan, finding: Finding) -> RungStep | None:
-    return stop_drafting(plan, DRAFTING)
-
-
 def _triton_attention(plan: Plan, finding: Finding) -> RungStep | None:
     """Use kernels that Triton compiles for this card."""
     now = plan.value(ATTENTION)
@@ -113,13 +105,13 @@ RUNGS = (
     Rung("fill", "process fewer tokens a step and give the freed memory to the cache",
          "max_num_batched_tokens", (STEP, SHARE), _trade_step_for_cache),
     Rung("requests", "serve fewer requests at once", "max_num_seqs", (REQUESTS,), _fewer_requests),
-    Rung("context", "shorten the context", "max_model_len", (CONTEXT,), _shorten_context),
+    Rung("context", "shorten the context", "max_model_len", (CONTEXT,), context_step(CONTEXT)),
     Rung("cache", "keep the cache in eight bits", "kv_cache_dtype", (CACHE_TYPE,), _quantise_cache),
     Rung("step", "process fewer tokens a step", "max_num_batched_tokens", (STEP,), _smaller_step),
     Rung("graphs-off", "run without CUDA graphs", "cuda_graphs",
          (DECODE_GRAPHS, PREFILL_GRAPHS), _graphs_off),
     Rung("draft-off", "draft nothing", "mtp", (DRAFTING, "speculative_algorithm"),
-         _drafting_off),
+         drafting_step(DRAFTING)),
     Rung("replicas-off", "serve with one engine instead of replicas", "",
          tuple(sorted(options.PARALLEL)), _replicas_off),
     Rung("attention", "compute attention with Triton's kernels", "",

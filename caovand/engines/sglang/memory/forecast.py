@@ -50,7 +50,7 @@ def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in inventory.gpus if device_name(gpu) in (plan.cards or ()))
 
 
-def unmodelled(model: ModelCard) -> str:
+def why_unmodelled(model: ModelCard) -> str:
     """Why nothing can be forecast for this model; "" if it can."""
     if not model.layer_types:
         return "config.json does not state the model's layers"
@@ -84,7 +84,7 @@ def load_of(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> SglangLo
 def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     """The forecast for the fullest card."""
     gpus, model = gpus_of(plan, inventory), inventory.model
-    reason = unmodelled(model) or ("" if gpus else "no card is planned")
+    reason = why_unmodelled(model) or ("" if gpus else "no card is planned")
     flags = (*UNMODELLED, *UNMODELLED_STATES) if model.hybrid else UNMODELLED
     flag = next((name for name in flags if plan.value(name) is not None), None)
     if flag is None and plan.value(options.QUANTIZATION) not in (None, AT_LOAD):
@@ -124,7 +124,7 @@ def estimate(model: ModelCard, load: SglangLoad, gpus: tuple[Gpu, ...]) -> Memor
 
 
 def served_at_once(plan: Plan, inventory: Inventory) -> int | None:
-    """How many requests each engine serves at once, if recurrent states allow fewer than
+    """The requests that each engine serves at once, if recurrent states allow fewer than
     planned."""
     model, gpus = inventory.model, gpus_of(plan, inventory)
     load = load_of(plan, inventory, gpus)

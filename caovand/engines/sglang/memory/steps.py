@@ -120,16 +120,16 @@ def usual_share(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) -> floa
     """The share that leaves as much on the smallest card as SGLang's rule does."""
     total_mib = min(gpu.total_mib for gpu in gpus)
     left_mib = _usual_reserve_mib(model, load, gpus) + max(map(of_the_host, gpus))
-    return _rounded(1 - left_mib / total_mib)
+    return _round_down(1 - left_mib / total_mib)
 
 
 def largest_share(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) -> float:
     """The largest share that leaves enough memory for the steps of this model."""
     left_mib = steps_mib(model, load, gpus) + max(map(of_the_host, gpus))
-    return _rounded(1 - left_mib / max(measured_mib(gpus), 1.0))
+    return _round_down(1 - left_mib / max(measured_mib(gpus), 1.0))
 
 
-def _rounded(share: float) -> float:
+def _round_down(share: float) -> float:
     return max(int(share * 1000) / 1000, 0.05)
 
 

@@ -10,7 +10,7 @@ from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
-from caovand.engines.common.plans import chosen_cards
+from caovand.engines.common.plans import choose_cards
 from caovand.engines.common.speeds import all_linked, link_text
 from caovand.engines.sglang.planning.options import ATTENTION_GROUPS, GROUPED, REPLICAS, option
 
@@ -22,10 +22,10 @@ MIN_DP_ATTENTION_CARDS = 4
 """The smallest number of cards for which separate attention is worth its weights on each card."""
 
 
-def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+def choose(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards to use: those configured, else all that this SGLang has kernels for."""
     listed, engine = config.engine.gpus, inventory.engine
-    gpus = chosen_cards(config, inventory)
+    gpus = choose_cards(config, inventory)
     if engine.build == "cpu" or not gpus:
         raise Unplannable(
             "cannot plan SGLang without a card: caovan runs its CUDA build only; set [engine] kind"
@@ -60,10 +60,10 @@ def refusal(gpu: Gpu) -> Problem:
 def splits(model: ModelCard, gpus: Sequence[Gpu]) -> tuple[int, ...]:
     """The numbers of cards over which a model can be split, fewest first."""
     powers = (1 << n for n in range(len(gpus).bit_length()))
-    return tuple(n for n in powers if n <= len(gpus) and not indivisible(model, n))
+    return tuple(n for n in powers if n <= len(gpus) and not why_indivisible(model, n))
 
 
-def indivisible(model: ModelCard, size: int) -> str:
+def why_indivisible(model: ModelCard, size: int) -> str:
     """The part of the model that cannot be split over `size` cards; empty if all can."""
     if model.heads % size:
         return f"it has {model.heads} heads"
@@ -113,11 +113,11 @@ def in_groups(inventory: Inventory, gpus: Sequence[Gpu], ranks: int) -> dict[str
     }
 
 
-def wanted_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> Setting | None:
+def stated_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> Setting | None:
     """The split that is configured, or that needs no forecast; None if memory decides."""
     most, model = config.policy.tensor_parallel_size, inventory.model
     if most is not None:
-        unfit = indivisible(model, most)
+        unfit = why_indivisible(model, most)
         if most > len(gpus) or unfit:
             fact = f"there are {len(gpus)} cards" if most > len(gpus) else unfit
             raise Unplannable(

@@ -152,7 +152,7 @@ def choose(
     return max(tried, key=lambda sized: (sized.tokens, sized.load.ranks))
 
 
-def in_groups(request: SizingInput, sized: LoadChoice) -> LoadChoice:
+def attend_in_groups(request: SizingInput, sized: LoadChoice) -> LoadChoice:
     """The load with separate attention on each card, if that finishes more requests.
 
     Each card then serves as many requests as all did together, unless the operator sets how many.
@@ -170,7 +170,7 @@ def in_groups(request: SizingInput, sized: LoadChoice) -> LoadChoice:
     return apart if rates[1] > rates[0] else sized
 
 
-def without_prefixes(request: SizingInput, sized: LoadChoice, stated: int | None) -> LoadChoice:
+def drop_prefixes(request: SizingInput, sized: LoadChoice, stated: int | None) -> LoadChoice:
     """The load without the radix cache, which leaves each request a single recurrent state, if
     that finishes far more requests; with `stated` requests, or as many as have room."""
     each = request.workload.cached_tokens
@@ -253,7 +253,7 @@ def _levels(
             yield usual, min(enough, longest)
 
 
-def of_sglang(request: SizingInput, load: SglangLoad) -> SglangLoad:
+def default_load(request: SizingInput, load: SglangLoad) -> SglangLoad:
     """The load with SGLang's own step and share, for a model whose memory is not modelled."""
     load = replace(load, step=request.stated_step or usual_step(request.gpus))
     return replace(

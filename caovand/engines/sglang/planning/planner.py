@@ -26,7 +26,7 @@ from caovand.engines.common.plans import (
     typed_variables,
 )
 from caovand.engines.common.tensors import has_few_active
-from caovand.engines.sglang.memory.forecast import forecast, served_at_once, unmodelled
+from caovand.engines.sglang.memory.forecast import forecast, served_at_once, why_unmodelled
 from caovand.engines.sglang.memory.states import SLOTS
 from caovand.engines.sglang.memory.steps import EXPANDED_TOKENS
 from caovand.engines.sglang.planning import cards, chat_parsers, drafting, options
@@ -73,13 +73,13 @@ def make_plan(
     """The plan for this configuration on this machine; raises Unplannable if there is none."""
     engine, model = inventory.engine, inventory.model
     typed = options.values(config.engine.extra_args, engine.switches)
-    _check(config, inventory, typed)
+    _refuse_unsupported(config, inventory, typed)
     refuse_other_tasks(model, "SGLang")
-    gpus = cards.chosen(config, inventory)
+    gpus = cards.choose(config, inventory)
     drafts = drafting.speculative_config(config, inventory, mode, environ, typed)
     old = any(gpu.compute_capability < cards.FULL_CARD for gpu in gpus)
     sized = memory_settings(config, inventory, gpus, typed, drafts, old=old)
-    costly = not unmodelled(model) and (model.hybrid or has_few_active(model))
+    costly = not why_unmodelled(model) and (model.hybrid or has_few_active(model))
     if drafts.value and drafts.origin == "policy" and costly:
         none = Setting(None, "policy", "")
         plain = memory_settings(config, inventory, gpus, typed, none, old=old)
@@ -115,7 +115,7 @@ def make_plan(
     return replace(plan, warnings=tuple(warnings), advice=memory.advice)
 
 
-def _check(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> None:
+def _refuse_unsupported(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> None:
     """Refuse requests that SGLang cannot meet."""
     if inventory.model.gguf is not None:
         raise Unplannable(
@@ -272,7 +272,7 @@ def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
         cards = "one card" if ranks == 1 else f"{ranks} cards"
         raise Unplannable(
             f"cannot serve {name} with SGLang on {cards}: {memory.lack};"
-            f" {_less(memory, alone)}use a checkpoint of fewer bits, or a GGUF file of it"
+            f" {_less(memory, alone)}use a checkpoint quantised to fewer bits, or a GGUF file of it"
             ' ([engine] kind = "llamacpp"), part of which may stay in host memory'
         )
 
@@ -331,8 +331,3 @@ def at_once(plan: Plan) -> int | None:
     """The number of requests that the engine answers at a time."""
     each = count(plan.value(options.REQUESTS))
     return each and each * options.replicas(plan.value)
-
-
-def context_of(plan: Plan) -> int | None:
-    """The longest request in tokens."""
-    return count(plan.value(CONTEXT))

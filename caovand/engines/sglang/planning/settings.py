@@ -35,7 +35,7 @@ from caovand.engines.sglang.planning.sizing import (
     DecidedSettings,
     SizedLoad,
     choose_load,
-    decided,
+    decide_settings,
 )
 from caovand.engines.sglang.planning.workloads import WORKLOADS
 
@@ -55,7 +55,7 @@ def memory_settings(
 ) -> dict[str, Setting]:
     """The settings that divide memory. Raises Unplannable."""
     request = SizingInput(config, inventory.model, gpus, typed, old)
-    known = decided(request, inventory)
+    known = decide_settings(request, inventory)
     depth = (drafts.value or {}).get("num_speculative_tokens", 0)
     return _settings_of(request, known, choose_load(request, inventory, known, depth))
 

@@ -12,7 +12,7 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.options import count
 from caovand.engines.common.tensors import breaks_in_8_bits
-from caovand.engines.sglang.memory.forecast import UNMODELLED_STATES, unmodelled
+from caovand.engines.sglang.memory.forecast import UNMODELLED_STATES, why_unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, SglangLoad, activation_bytes
 from caovand.engines.sglang.memory.steps import MAX_GRAPH
 from caovand.engines.sglang.planning import cards, loads
@@ -62,15 +62,15 @@ class SizedLoad:
     grouped: Mapping[str, Setting] = field(default_factory=dict)
 
 
-def decided(request: SizingInput, inventory: Inventory) -> DecidedSettings:
-    """The settings that are decided before memory is divided. Raises Unplannable."""
+def decide_settings(request: SizingInput, inventory: Inventory) -> DecidedSettings:
+    """Decide the settings that precede the division of memory. Raises Unplannable."""
     config, typed, gpus = request.config, request.typed, request.gpus
     ranks = Setting(typed[RANKS], "user", "passed verbatim") if RANKS in typed else None
     return DecidedSettings(
         requests=_requests(config, typed),
         cache_type=_cache_type(config, typed, gpus),
         dtype=_dtype(config, typed, old=request.old),
-        ranks=ranks or cards.wanted_split(config, inventory, gpus),
+        ranks=ranks or cards.stated_split(config, inventory, gpus),
     )
 
 
@@ -81,8 +81,8 @@ def choose_load(
     config, model, gpus, typed = request.config, request.model, request.gpus, request.typed
     begin = _first_load(request, known, depth)
     splits = (known.ranks.value,) if known.ranks else cards.splits(model, gpus)
-    if unmodelled(model):
-        load = loads.of_sglang(request, replace(begin, ranks=splits[-1]))
+    if why_unmodelled(model):
+        load = loads.default_load(request, replace(begin, ranks=splits[-1]))
         return SizedLoad(begin, load, known.requests, splits)
     by_policy = known.cache_type.origin == "policy"
     smaller = not request.old and by_policy and _stores_in_eight_bits(model, gpus)
@@ -93,7 +93,7 @@ def choose_load(
     replicas, gain, requests = choice.replicas, choice.gain, known.requests
     grouped = cards.in_groups(inventory, gpus, choice.load.ranks) if batch else {}
     if grouped and replicas == 1:
-        choice = loads.in_groups(request, choice)
+        choice = loads.attend_in_groups(request, choice)
     if requests.origin == "policy":
         choice, requests = _as_many_as_fit(request, choice, requests)
     if model.hybrid and _may_end_prefixes(config, inventory, typed):
@@ -185,7 +185,7 @@ def _with_single_states(
     """The load without the radix cache, and its requests, if that finishes far more."""
     groups = sized.load.attention_groups
     stated = ceil(requests.value / groups) if requests.origin == "user" else None
-    single = loads.without_prefixes(request, sized, stated)
+    single = loads.drop_prefixes(request, sized, stated)
     if single is sized or stated:
         return single, requests
     reason = "as many as have room for a recurrent state and a usual prompt"

@@ -35,10 +35,10 @@ _WHERE: Mapping[str, str] = {
     "both are of the same model and revision, then try a newer release of the engine.",
 }
 _ARGUMENTS = frozenset({"args.cli", "engine.mismatch"})
-_OF_FILES: frozenset[Failure] = frozenset({"model-missing", "access-denied"})
-_OTHER_NODE = "The line is of a worker on another node ({node}): what it says holds there."
+_FILE_FAILURES: frozenset[Failure] = frozenset({"model-missing", "access-denied"})
+_OTHER_NODE = "A worker on another node ({node}) wrote the line: it applies to that machine."
 _FILES_ELSEWHERE = (
-    "The line is of a worker on another node ({node}), which reads its own files: have the model "
+    "A worker on another node ({node}) wrote the line, and reads its own files: have the model "
     "there under the same path (download it on every node, or mount one folder on all of them), "
     "or name it as the hub does (OWNER/NAME), so that each node downloads it."
 )
@@ -69,7 +69,7 @@ def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list
     if where and finding.failure != "plugin-error" and finding.signature not in _SAY_MORE:
         advice.insert(0, where)
     if "node" in known:
-        there = _FILES_ELSEWHERE if finding.failure in _OF_FILES else _OTHER_NODE
+        there = _FILES_ELSEWHERE if finding.failure in _FILE_FAILURES else _OTHER_NODE
         advice.insert(0, there.format(node=known["node"]))
     if finding.failure == "start-stall" and _host_is_short(figures):
         advice.insert(

@@ -44,7 +44,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "This release of vLLM has no code for {absent}, and cannot run that of Transformers "
         "instead: install a newer release, whose list of supported models has it, or use another "
         "model. No variable changes that.",
-        "{body} is the body of a model without what generates. If the model embeds, install a "
+        "{body} is a model without the head that generates. If the model embeds, install a "
         "newer release and serve it with --runner pooling (before 0.10 --task embed). If it "
         "generates, the tool that saved it wrote the wrong class: put the one that the base "
         "model's config.json has into architectures (as ...ForConditionalGeneration or "

@@ -21,7 +21,7 @@ _DEALT_WITH = re.compile(
     r"|^Exception in thread \S+ \(_report_usage_worker\)"
     rf"|{CALL_FAILED.pattern}"
 )
-_OF_LOOP = re.compile(
+_LOOP_FRAME = re.compile(
     r' {2}File ".{1,300}/vllm/engine/async_llm_engine\.py", line \d{1,6}, in '
     r"(?:_raise_exception_on_finish|_log_task_completion|run_engine_loop)$"
 )
@@ -73,7 +73,7 @@ class HandledErrors:
                 self._raw.pop("", None)
             return False
         bare = state == "announced" and is_exception(message)
-        if bare or _OF_LOOP.match(message[:MAX_LINE]):
+        if bare or _LOOP_FRAME.match(message[:MAX_LINE]):
             del self._raw[process]
             return False
         again = state == "ended" and message.startswith("Traceback (most recent")

@@ -34,7 +34,9 @@ _WORKER = re.compile(r"(?:Vllm)?Worker")
 _CALLED = re.compile(r"while processing method (\w{1,60})")
 MAX_CALL = 200
 # Xinference's actors add their address to messages that they pass on.
-_OF_ACTOR = re.compile(r"^(\w{1,60}(?:Error|Exception): )\[address=[^\]]{1,60}, pid=\d{1,10}\] ")
+_ACTOR_PREFIX = re.compile(
+    r"^(\w{1,60}(?:Error|Exception): )\[address=[^\]]{1,60}, pid=\d{1,10}\] "
+)
 _IN_REQUESTS = frozenset(
     {"python.locale", "python.database", "hub.streamer", "args.parser", "args.token"}
 )
@@ -171,7 +173,7 @@ def _plain(message: str) -> str:
     """An exception in the form that ends a traceback, for programs that print the object as Python
     does."""
     written = _WRITTEN.match(message)
-    return f"{written[1]}: {written[3]}" if written else _OF_ACTOR.sub(r"\1", message)
+    return f"{written[1]}: {written[3]}" if written else _ACTOR_PREFIX.sub(r"\1", message)
 
 
 def _drop_failed_call(hits: list[PossibleCause], index: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 SILENT_ROWS = frozenset({"worker.died", "engine.exited", "engine.lost"})
 """Rows that report that a process is gone, but not why; for a lost engine core vLLM 0.21 prints
 only the last one."""
-_OF_THE_CORE = SILENT_ROWS - {"worker.died"}
+_CORE_ROWS = SILENT_ROWS - {"worker.died"}
 _REPORTED = "engine.dead"
 _CORE = "(EngineCore"
 
@@ -18,7 +18,7 @@ def is_unexplained(
     """Whether nothing explains this row: neither another one of `rows` nor the exit status."""
     if row not in SILENT_ROWS or captures.get("code", "0").lstrip("0").isdecimal():
         return False
-    if row in _OF_THE_CORE and _REPORTED in rows:
+    if row in _CORE_ROWS and _REPORTED in rows:
         return False
     # The end of a log alone does not show that the core printed nothing.
     shown = phase == "serving" or row != "engine.lost"

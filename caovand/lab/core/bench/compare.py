@@ -14,8 +14,8 @@ NOISE = 0.01
 FIGURES = ("prefill_tokens_per_s", "decode_tokens_per_s", "first_token_s", "token_s")
 TIMES = frozenset({"first_token_s", "token_s"})
 """Figures for which less is better."""
-CIRCUMSTANCES = ("fingerprint", "engine", "model", "mode", "mtp", "tokens", "seed", "texts")
-"""Circumstances that a fair comparison either changes on purpose or keeps."""
+CONDITIONS = ("fingerprint", "engine", "model", "mode", "mtp", "tokens", "seed", "texts")
+"""Conditions that a fair comparison either changes on purpose or keeps."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,6 @@ def _spread(values: list[float]) -> RoundSpread:
     return RoundSpread(median(values), min(values), max(values))
 
 
-def differing_circumstances(
-    a: Mapping[str, Any], b: Mapping[str, Any]
-) -> dict[str, tuple[Any, Any]]:
-    """The circumstances that differ."""
-    return {name: (a[name], b[name]) for name in CIRCUMSTANCES if a[name] != b[name]}
+def differing_conditions(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The conditions that differ."""
+    return {name: (a[name], b[name]) for name in CONDITIONS if a[name] != b[name]}

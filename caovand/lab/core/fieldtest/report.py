@@ -42,8 +42,8 @@ def lines(
         yield from _forecast(trial)
     yield ""
     yield (
-        "Modelled: tokens a second of all requests together, as the planner counts with them to"
-        " choose between plans. There is no model of the first token, of tok/J, and where it says"
+        "Modelled: tokens per second over all requests, which the planner compares to choose"
+        " between plans. The first token and tok/J are not modelled, nor is anything shown as"
         f" {NOTHING}. All figures are medians; the archive has every round."
     )
 

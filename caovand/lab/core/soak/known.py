@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from caovand.core.health.canary import MARGIN, GreedyAnswer
 
 WORD_WITH_SPACE = re.compile(r"\S+\s*|\s+")
-MORE_OFTEN = 0.001
+FREQUENCY_SIGNIFICANCE = 0.001
 """Significance level for differences under load having become more frequent."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from caovand.lab.core.soak import drift, leaks
 from caovand.lab.core.soak.judged import Outcome, SoakCheck
-from caovand.lab.core.soak.known import MORE_OFTEN, more_often
+from caovand.lab.core.soak.known import FREQUENCY_SIGNIFICANCE, more_often
 from caovand.lab.core.soak.seen import AnswerComparison, Mishap, SoakRecord
 
 MAX_NAMED = 5
@@ -16,12 +16,12 @@ DAEMON_EVENT = "daemon"
 """Kind of events added by the soak itself: the daemon does not answer, or was restarted."""
 FAILING_EVENTS = frozenset({"failure", "incident", DAEMON_EVENT})
 """Kinds of events that fail a soak."""
-WORTH_NOTING = frozenset({"suspicion", "noticed", "reload", "mode", "tune", "gpu"})
+NOTABLE_EVENTS = frozenset({"suspicion", "noticed", "reload", "mode", "tune", "gpu"})
 EMPTY = "empty answer"
 """Kind of error for an answer that has tokens, but no text."""
 MAX_EMPTY_SHARE = 0.1
 """Tolerated share of requests: a model may end at once, or begin with invisible tokens."""
-NAMED = FAILING_EVENTS | WORTH_NOTING | {STARTED}
+NAMED = FAILING_EVENTS | NOTABLE_EVENTS | {STARTED}
 
 
 def checks(seen: SoakRecord) -> tuple[SoakCheck, ...]:
@@ -81,7 +81,7 @@ def _answers_under_load(compared: Sequence[AnswerComparison], seconds: float) ->
     early = sum(1 for answer in first if answer.difference)
     later = len(other) - early
     chance = more_often(early, len(first), later, len(compared) - len(first))
-    if chance <= MORE_OFTEN:
+    if chance <= FREQUENCY_SIGNIFICANCE:
         text = (
             f"{counted}, ever more of them: {early} of {len(first)} in the first half,"
             f" {later} of {len(compared) - len(first)} in the second"
@@ -136,7 +136,7 @@ def _breaks(seen: SoakRecord) -> SoakCheck:
 
 
 def _events(seen: SoakRecord) -> SoakCheck:
-    notable = [event for event in seen.events if event.kind in WORTH_NOTING]
+    notable = [event for event in seen.events if event.kind in NOTABLE_EVENTS]
     if not notable:
         return SoakCheck("events", Outcome.PASSED, "the daemon noticed nothing else")
     return SoakCheck("events", Outcome.NOTED, "; ".join(_texts(notable)))

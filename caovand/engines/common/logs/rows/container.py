@@ -11,7 +11,8 @@ _RAW = re.compile(
     r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: ?"
     r"|(?:stderr: )?nvidia-container-cli(?:\.real)?: |ERROR: for \S{1,100}  "
     r"|.{0,80}(?:Cannot connect to the Docker daemon|no matching manifest for )"
-    r"|exec \S{1,200}: exec |(?:ERROR: )?failed to (?:register layer|extract layer|solve|copy)\b"
+    r"|exec \S{1,200}: (?:exec |no such file)|.{0,80}Failed to run mount hooks"
+    r"|(?:ERROR: )?failed to (?:register layer|extract layer|solve|copy)\b"
     r"|(?:Error: )?(?:writing blob|copying system image|committing the )"
     r"|(?:[IWE]\d{4} .{0,60}\] )?(?:\d{4}/\d\d/\d\d [\d:]{8} )?"
     r"(?:Incompatible (?:strategy|platform) detected|error starting plugins: |NVML not detected: "
@@ -105,6 +106,10 @@ ROWS = (
          r"This container was built for NVIDIA Driver Release (?P<wanted>[\d.]{3,12}) or later"),
     signature("container.entry", "cause", "bad-arguments",
          r"exec: \"(?P<option>--?[\w-]{1,60})[^\"]{0,200}\": executable file not found"),
+    # The kernel says so of a script whose first line ends in a carriage return, too
+    signature("container.script", "cause", "bad-arguments",
+         r"^exec (?P<script>/\S{1,200}): no such file or directory"),
+    signature("container.lxd", "cause", "gpu-absent", r"\blxc\b.{0,80}Failed to run mount hooks"),
     signature("container.disk", "cause", "unknown",
          r"(?:failed to (?:register|extract) layer|Error response from daemon|[Ww]riting blob"
          r"|[Ee]rror committing|copying system image|ERROR: failed to (?:solve|copy)|apply layer)"
@@ -146,7 +151,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The container's runtime does not find {library} of the NVIDIA driver on the host: install "
         "the driver there (for WSL in Windows), and run `sudo ldconfig`. Docker as a snap, Docker "
         "Desktop on Linux and Docker in a virtual machine do not see the host's: install Docker "
-        "from its own packages.",
+        "from its own packages. In Kubernetes with a driver of the host's own the GPU operator "
+        "must know so (driver.enabled=false; MicroK8s: --driver host), else it looks for one in "
+        "/run/nvidia/driver.",
     ),
     "container.slow": (
         "The driver took too long to start, or crashed: keep it loaded (sudo systemctl enable "
@@ -296,6 +303,19 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "driver on the host (the image needs no change), or use an older tag of the image, for a "
         "CUDA release that `nvidia-smi` on the host shows or a lower one. Only cards for data "
         "centres can do with an older driver.",
+    ),
+    "container.script": (
+        "{script} is there and cannot be started, or the image lacks it. Mostly its lines end as "
+        "on Windows (git there changes them): convert it (sed -i 's/\\r$//' FILE; git config "
+        "core.autocrlf input, and a .gitattributes with `*.sh text eol=lf`), and build the image "
+        "again. Otherwise the program that its first line names is not in the image.",
+    ),
+    "container.lxd": (
+        "LXC's hook for NVIDIA cards failed (nvidia.runtime=true): the host needs "
+        "nvidia-container-cli (package libnvidia-container-tools) on the path of LXD or Incus, "
+        "`nvidia-smi` must work there, and `nvidia-container-cli info` shows what it lacks. Or set "
+        "nvidia.runtime=false, pass the card as a device of the type gpu, and install the driver's "
+        "libraries in the container.",
     ),
     "container.disk": (
         "The disk on which the container engine keeps its images is full: `docker system df` and "

@@ -77,7 +77,11 @@ OTHER = (
     r"|^Native API (?:failed|returns)|backend failed with error: .{0,10}\bUR_RESULT_ERROR_"
     r"|CHECK_TRY_ERROR\("
 )
-METAL = r"Error Domain=MTLLibraryErrorDomain|ggml_metal_init\(\) failed"
+METAL = (
+    r"Error Domain=MTLLibraryErrorDomain|ggml_metal_init\(\) failed"
+    r"|failed to initialize the Metal library"
+    r"|MetalPerformancePrimitives\.framework/.{1,200} error: |_get_default_buffer_type\(0x0[,)]"
+)
 """Kernels that this Mac cannot compile, or no card that Metal can use."""
 STATES = (
     signature("ggml.busy", "cause", "gpu-absent",

@@ -42,7 +42,8 @@ ARCHITECTURE = (
 ROWS = (
     signature("ggml.split", "cause", "backend-unsupported",
          r"GGML_ASSERT\(.{0,200}\bGGML_BACKEND_SPLIT_AXIS_\w+"
-         r"|SPLIT_MODE_TENSOR.{0,60}(?:not implemented|requires)|unsupported mul_mat split states"),
+         r"|SPLIT_MODE_TENSOR.{0,60}(?:not implemented|requires)|unsupported mul_mat split states"
+         r"|ggml-backend-meta\.cpp:\d{1,6}: GGML_ASSERT\("),
     signature("llama.cache.flash", "cause", "backend-unsupported",
          r"quantized V cache (?:requires flash_attn|was requested, but this requires Flash)"
          r"|V cache quantization requires flash_attn"),
@@ -101,7 +102,8 @@ FILE = (
     signature("llama.model.key", "cause", "model-missing",
          r"key not found in model: (?P<key>[\w.]{1,200})"),
     signature("llama.model.tensor", "cause", "model-missing",
-         r"tensor '(?P<tensor>[^']{1,200})' not found|missing tensor '(?P<missing>[^']{1,200})'"
+         r"tensor '(?:(?P<weightless>token_embd\.weight)|(?P<tensor>[^']{1,200}))' not found"
+         r"|missing tensor '(?P<missing>[^']{1,200})'"
          r"|tensor '(?P<gone>[^']{1,200})' is missing from model"),
     signature("llama.model.converted", "cause", "model-missing",
          r"cannot find tokenizer vocab in model file|architecture requires MLA"

@@ -19,7 +19,7 @@ _RAW = re.compile(
 )
 ROWS = (
     signature("family.metal", "cause", "backend-unsupported",
-         r"failed to (?:create command queue|initialize the Metal library|create Metal library"
+         r"failed to (?:create command queue|create Metal library"
          r"|compile pipeline|create pipeline state|create library)|error compiling source"
          r"|incompatible pipeline"),
     signature("family.backend", "cause", "bad-arguments",
