@@ -53,6 +53,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "(CUDA 13 left out Volta and older cards, such as V100 and P40), in LocalAI and others "
         "another or an older variant of the backend.",
     ),
+    "nvml.unread": (
+        "A worker met an error of NVML, NVIDIA's library for the cards, and its text was lost on "
+        "the way to this process: look for NVMLError in the worker's own log. Mostly "
+        "CUDA_VISIBLE_DEVICES names a card that the worker does not see, or MIG devices (name them "
+        "by UUID, one for each rank).",
+    ),
     "nvml.argument": (
         "NVML does not find the requested card: CUDA_VISIBLE_DEVICES names one that is not here "
         "(in a container cards count from 0), or a MIG device without its UUID (nvidia-smi "

@@ -49,19 +49,19 @@ def best_cause(
 ) -> AnyHit:
     """The first cause; for a generic one, a later one that explains it, at most `near` lines on.
 
-    `explained_by` lists the only rows that explain a generic row better, by its id; any cause
-    explains the others.
+    `explained_by` lists the only rows that explain a row better, by its id, whatever its kind; any
+    cause explains the other generic ones.
     """
     start = causes[0]
     later = after_remedy([hit.row.id for hit in causes])
     if later is not None:
         return replace(causes[later], captures={**start.captures, **causes[later].captures})
-    if start.row.kind == "generic":
-        rows = explained_by.get(start.row.id)
-        for hit in causes[1:]:
+    rows = explained_by.get(start.row.id)
+    if start.row.kind == "generic" or rows is not None:
+        for place, hit in enumerate(causes[1:], 1):
             better = hit.row.kind == "cause" and (rows is None or hit.row.id in rows)
             if better and hit.index <= start.index + near:
-                return hit
+                return best_cause(causes[place:], explained_by, near)
     return start
 
 

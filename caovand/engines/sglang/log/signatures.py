@@ -67,7 +67,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"^AssertionError: res=<Response \[(?P<status>\d{3})\]>"),
     signature("sglang.quantization", "cause", "backend-unsupported",
          r"Quantization scheme requiring compute capability"),
-    signature("sglang.cc", "generic", "jit-toolchain", toolchain.COMPILER),
+    signature("sglang.cc", "cause", "jit-toolchain", toolchain.COMPILER),
     signature("sglang.jit", "cause", "jit-toolchain", toolchain.BUILD + r"|" + toolchain.PTXAS),
     signature("sglang.smem", "cause", "shared-memory-limit",
          r"out of resource: shared memory, Required: (?P<wanted>\d{1,9})"),

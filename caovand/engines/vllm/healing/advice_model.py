@@ -38,6 +38,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "model.architecture": (
         "This release of vLLM does not support the architecture {architecture}: install a newer "
         "release (its list of supported models names the architecture), or use another model.",
+        "This release of vLLM has no code for {unlisted}, and Transformers and the model's own "
+        "files have none either: install a newer release, whose list of supported models has it, "
+        "or use another model.",
         "This release of vLLM has no code for {absent}, and cannot run that of Transformers "
         "instead: install a newer release, whose list of supported models has it, or use another "
         "model. No variable changes that.",
@@ -82,6 +85,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "releases take no name of a repository there.",
         "The adapter (LoRA) {place} has no adapter_config.json: correct its path, or download it "
         "again.",
+        "{nowhere} is no adapter (LoRA) on this machine: correct --lora-modules (NAME=FOLDER, the "
+        "folder that has adapter_config.json, mounted in the container), or download it.",
+    ),
+    "args.tokenizer": (
+        "This release of vLLM has no tokenizer mode {mode}: install a newer release, which the "
+        "model's page names. Without the mode chats fail if the model has no template.",
     ),
 }
 """Sentences by signature; one with an unknown {name} is left out."""

@@ -70,10 +70,11 @@ _UNLINKED = frozenset({"engine.unlinked", "engine.loader"})
 _SYMBOL = "undefined symbol: "
 _LOADERS_TEXT = re.compile(r"ImportError\(['\"](.{1,400})['\"]\)")
 
-# Only these rows explain those better; other generic rows yield to any cause.
+# Only these rows explain those better, whatever their kind; other generic rows yield to any cause.
 _EXPLAINED_BY: Mapping[str, frozenset[str]] = {
     "oom.cuda": frozenset({"oom.sampler", "oom.load", "oom.kv.none"}),
     "cublas.failed": frozenset({"cuda.illegal", "cuda.launch", "gpu.lost"}),
+    "jit.cc": frozenset({"jit.python", "jit.header", "jit.link"}),
 }
 
 # A line of the API server, before the traceback whose exception says what is wrong.

@@ -88,6 +88,9 @@ ROWS = (
     *desktop.ROWS,
     signature("nvml.argument", "cause", "gpu-absent",
          r"NVMLError_(?:InvalidArgument|NotFound)\b"),
+    # An error's class that cannot be made again in the process that receives it
+    signature("nvml.unread", "generic", "gpu-absent",
+         r"^TypeError: _extractNVMLErrorsAsClasses\."),
     signature("nvml.unsupported", "cause", "gpu-absent", r"NVMLError_NotSupported\b"),
     signature("nvml.unknown", "cause", "gpu-absent",
          r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),

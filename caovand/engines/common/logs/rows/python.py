@@ -275,7 +275,8 @@ HUB = (
     signature("hub.vocabulary", "cause", "network",
          r"Harmony(?:Error| encoding): error downloading or loading vocab file"),
     signature("hub.network", "cause", "network",
-         r"LocalEntryNotFoundError|Max retries exceeded with url|50[0234] Server Error"
+         r"LocalEntryNotFoundError|Max retries exceeded with url(?!: /(?:v\d/(?!models/)|generate"
+         r"|api/(?:chat|generate|embed|tags)))|50[0234] Server Error"
          r"|CERTIFICATE_VERIFY_FAILED"
          r"|Temporary failure in name resolution|We couldn't connect to 'https?://"
          r"|^(?:requests|httpx|httpcore|urllib3|aiohttp)\.\S*"

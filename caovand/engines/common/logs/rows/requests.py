@@ -63,6 +63,9 @@ ROWS = (
     signature("tokenizer.mistral", "cause", "bad-arguments",
          r"^AttributeError: '(?:Mistral|Tekken)Tokenizer' object has no attribute "
          r"'(?P<member>\w{1,60})", _LATER),
+    signature("args.field", "consequence", "bad-arguments",
+         r"'type': 'missing', 'loc': \('body', '(?P<field>\w{1,40})'\), 'msg': 'Field required'",
+         _LATER),
     # The arguments of a call in a client's history are a text, and the template wants an object
     signature("args.arguments", "consequence", "bad-arguments",
          r"Can only get item pairs from a mapping"
@@ -218,6 +221,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "this server's libraries do not decode, or its URL gave something else (a page, an error, "
         "a login). Send it as base64 in a usual format (PNG, JPEG, WAV, MP4), and let the server "
         "reach the URL.",
+    ),
+    "args.field": (
+        "The request has no {field}, which this release of the server requires: let the client "
+        "send it (model: a name that GET /v1/models lists), or use a client that knows the route.",
     ),
     "args.roles": (
         "The model's chat template refuses the messages: it requires user and assistant in turn, "

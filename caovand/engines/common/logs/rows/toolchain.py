@@ -64,6 +64,10 @@ ROWS = (
          r"ptxas fatal {0,4}: Value '(?P<target>[^']{1,40})' is not defined for option 'gpu-name'"),
     signature("jit.feature", "cause", "backend-unsupported",
          r"ptxas error {0,4}: Feature '(?P<feature>[^']{1,80})' (?:not supported on|requires) "),
+    # Triton's compiler, in C++
+    signature("jit.assertion", "cause", "backend-unsupported",
+         r"(?:\bmlir::triton::|/Triton\w{0,40}\.cpp:\d|\btriton/\S{1,200}\.cpp:\d).{0,400}"
+         r"Assertion [`'].{1,300}' failed"),
     signature("jit.old", "cause", "jit-toolchain",
          r"NVCC version should be >= (?P<wanted>\d{1,3}(?:\.\d{1,3})?)"
          r"|nvcc version .{0,60}(?:too old|at least|required)"),
@@ -143,6 +147,12 @@ _BUILDING = (
 )
 ADVICE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("jit.nvcc", "jit.ptxas", "sglang.jit"), _BUILDING),
+    "jit.assertion": (
+        "Triton's compiler failed on a kernel for this card, mostly one older than Ampere (compute "
+        "capability below 8.0): no setting of the card is at fault. Install a newer release of the "
+        "engine with the Triton that it requires, or let it use other kernels: another attention "
+        "backend, no prefix caching or chunked prefill, another quantization.",
+    ),
     "build.needs-card": (
         "The build needs this machine's own card and sees none, as in `docker build`: set the "
         "architecture (for CMake -DCMAKE_CUDA_ARCHITECTURES=86, for PyTorch "

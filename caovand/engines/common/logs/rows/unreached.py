@@ -64,6 +64,9 @@ ROWS = (
          r"|(?P<elsewhere>[\w.:-]{1,100}\w))"
          rf"|HTTPConnectionPool\(host='(?:(?P<pool>{_LOOPBACK})|(?P<pool_docker>{_DOCKER_HOSTS}))'"
          r"(?!.{0,400}(?:NameResolutionError|Failed to resolve|Read timed out|WinError 10061))"
+         r"|HTTPConnectionPool\(host='(?P<pool_asked>[\w.-]{1,100})', port=\d{2,5}\): Max retries "
+         r"exceeded with url: /(?:v\d/(?!models/)|generate|api/(?:chat|generate|embed|tags))"
+         r"(?!.{0,400}(?:NameResolutionError|Failed to resolve|Read timed out|WinError 10061))"
          r"|(?P<local>origins cannot be reached from inside)"
          r"|(?P<code>code: 'ECONNREFUSED')"
          r"|(?P<python>(?:httpx|httpcore)\.ConnectError: (?:\[Errno 111\]|\[Errno 61\]"
@@ -137,6 +140,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "No server answers at {six}, port {port}: localhost was taken for the IPv6 address, on "
         "which many servers do not listen. Write 127.0.0.1 instead. " + _REMEDY,
         "No server answers at {pool}. " + _REMEDY,
+        "No server answers at {pool_asked}. " + _REMEDY,
         "No server answers at {named}. " + _REMEDY,
         "No server answers at {elsewhere}: it does not run (yet), or listens elsewhere. A "
         "container's name resolves only on a network that both share, where the "

@@ -95,6 +95,7 @@ ROWS: tuple[Signature, ...] = (
          r"(?P<architecture>[^']{0,200})'.{0,400}\] failed to be inspected"),
     signature("model.architecture", "cause", "bad-arguments",
          r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] are not supported"
+         r"|Cannot find model module\. '(?P<unlisted>\w{1,80})' is not a registered model"
          r"|\b(?:(?P<body>\w{1,80}Model)|(?P<absent>\w{1,80})) has no vLLM implementation and the "
          r"Transformers|The Transformers implementation of (?P<unfit>\w{1,80}) is not compatible"),
 )  # fmt: skip

@@ -69,7 +69,7 @@ ROWS: tuple[Signature, ...] = (
          r"^ptxas \S{1,200}, line \d{1,9}; error {1,9}: (?P<why>.{1,200})"),
     signature("jit.ptxas", "generic", "jit-toolchain",
          toolchain.PTXAS),
-    signature("jit.cc", "generic", "jit-toolchain",
+    signature("jit.cc", "cause", "jit-toolchain",
          toolchain.COMPILER),
     signature("jit.link", "cause", "jit-toolchain",
          r"\bcannot find -l(?P<library>\w{1,40})"),

@@ -12,14 +12,16 @@ ROWS: tuple[Signature, ...] = (
     # FileNotFoundError: ... 'user/some-lora/adapter_config.json'
     signature("adapter.missing", "cause", "model-missing",
          r"No such file or directory: '(?P<folder>[^']{1,300})/adapter_config\.json'"
-         r"|Can't find 'adapter_config\.json' at '(?P<place>[^']{1,300})'", SERVED),
+         r"|Can't find 'adapter_config\.json' at '(?P<place>[^']{1,300})'"
+         r"|No adapter found for (?P<nowhere>[^\s'\"\]]{1,300})", SERVED),
+    signature("args.tokenizer", "cause", "bad-arguments",
+         r"No tokenizer registered for tokenizer_mode='(?P<mode>[^']{1,60})'"),
     signature("model.config", "cause", "model-missing",
          r"Could not detect config format for no config file found"),
     signature("model.untyped", "cause", "model-missing",
          r"Could not determine model_type for model: (?P<untyped>\S{1,200}[^\s.])"),
     signature("model.missing", "cause", "model-missing",
          r"Cannot find any model weights with|Weight files referenced in index but missing"
-         r"|No adapter found for"
          r"|is not a valid JSON file|(?P<unrecognized>Unrecognized model in "
          r"|No model architectures are specified)"
          r"|" + python.NO_MODEL + r"|^FileNotFoundError: .{0,40}No such file or directory: .{0,400}"
