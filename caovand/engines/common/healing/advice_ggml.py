@@ -8,7 +8,7 @@ OTHER_KINDS = (
     "The file is a model for images or video ({image}), which no release of llama.cpp or Ollama "
     "runs as a language model: use stable-diffusion.cpp, ComfyUI with its GGUF nodes, or in "
     "LocalAI the backend stablediffusion-ggml; text models have their own files.",
-    "The file names no architecture{nameless}: another program made it, mostly of an image model "
+    "The file names no architecture{nameless}: another program made it, usually of an image model "
     "or its text encoder (load it as such: KoboldCpp --sdmodel, ComfyUI with its GGUF nodes, "
     "stable-diffusion.cpp), or it is a later part of a split file (name the first one), or its "
     "header is damaged.",
@@ -27,7 +27,7 @@ _NO_KERNEL = (
     "one made for an older CUDA (CUDA 13 left out Maxwell, Pascal and Volta), an older release, or "
     "the build for Vulkan.",
     "Build, driver and card do not fit together: update the card's driver, install a newer "
-    "release, or a build for another backend (CUDA, ROCm, Vulkan, or the processor).",
+    "release, or a build for another backend (CUDA, ROCm, Vulkan, or the CPU).",
 )
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("llama.cuda.arch", "ollama.cuda.arch"), _NO_KERNEL),
@@ -79,7 +79,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "or another backend's build, or keep the layers off the card (-ngl 0).",
     ),
     "ggml.backend.none": (
-        "The program found no library of a backend, not even the one of the processor "
+        "The program found no library of a backend, not even the one of the CPU "
         "(libggml-cpu-*.so, ggml-cpu-*.dll): they belong in the folder of the program, or in "
         "GGML_BACKEND_PATH. Install one release's whole package again.",
     ),
@@ -106,7 +106,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "text, and try another release.",
     ),
     "ggml.backend": (
-        "Windows did not load the backend {dll}, mostly because libraries that it needs are "
+        "Windows did not load the backend {dll}, usually because libraries that it needs are "
         "missing: for CUDA unpack the archive cudart-llama-bin-win-cuda-* of the same release into "
         "this folder (or install that CUDA), for the card its current driver; and the newest "
         "Visual C++ Redistributable.",
@@ -162,7 +162,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "package or image that brings it.",
         "The file has the first version of the format ({first}), which is no longer read: download "
         "a newer GGUF file.",
-        "The file was made for processors of the other byte order (its version reads as "
+        "The file was made for CPUs of the other byte order (its version reads as "
         "{swapped}): download or convert one for this machine.",
         "The file's format is too old, too new, or not GGUF ({other}): download a current GGUF "
         "file.",
@@ -195,10 +195,10 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.metal": (
         "Metal cannot compile or start llama.cpp's kernels on this Mac: install the newest release "
-        "first, as a new processor or macOS needs it (as Apple's M5 does; in Ollama a tag with mlx "
+        "first, as a new CPU or macOS needs it (as Apple's M5 does; in Ollama a tag with mlx "
         "uses other kernels), then update macOS. A build of your own must embed its kernels "
         "(GGML_METAL_EMBED_LIBRARY). Until then keep the layers off the card (-ngl 0; Ollama: "
-        "num_gpu 0), as on Macs without Apple's own processor.",
+        "num_gpu 0), as on Macs without Apple's own CPU.",
     ),
     "llama.model.tensor": (
         "The file has no {weightless}, with which every model begins, so it is none by itself: a "

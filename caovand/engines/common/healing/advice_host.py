@@ -55,7 +55,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "nvml.unread": (
         "A worker met an error of NVML, NVIDIA's library for the cards, and its text was lost on "
-        "the way to this process: look for NVMLError in the worker's own log. Mostly "
+        "the way to this process: look for NVMLError in the worker's own log. Usually "
         "CUDA_VISIBLE_DEVICES names a card that the worker does not see, or MIG devices (name them "
         "by UUID, one for each rank).",
     ),
@@ -103,7 +103,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "nvml.none": (
         "The driver is loaded, and no card started: `sudo dmesg | grep -i nvrm` says why "
-        "(RmInitAdapter failed: power, seat, riser or firmware, mostly gone after the machine was "
+        "(RmInitAdapter failed: power, seat, riser or firmware, usually gone after the machine was "
         "off and on; a new card needs the driver's open kernel modules, an old one an older "
         "driver; a virtual machine needs the card passed through).",
     ),

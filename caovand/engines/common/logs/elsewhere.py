@@ -31,7 +31,7 @@ _ADVICE = {
     "CUDA for Windows do not help.",
     "mac": "These lines are from macOS, which has no CUDA, and {engine} needs it to be installed "
     "with pip. Serve from Linux with a card, or use llama.cpp, Ollama or MLX on the Mac; vLLM also "
-    "runs slowly on its processor, if built from its sources (requirements/cpu.txt, pip install "
+    "runs slowly on its CPU, if built from its sources (requirements/cpu.txt, pip install "
     "-e .).",
 }
 
@@ -57,7 +57,7 @@ _COMMANDS: Mapping[tuple[str, str], str] = {
 """What helps there in place of a sentence with such commands."""
 _OLLAMAS = "11434"
 _APP = (
-    "Mostly it is Ollama's own app, which serves as long as its icon is there: use it, or quit it "
+    "Usually it is Ollama's own app, which serves as long as its icon is there: use it, or quit it "
     "before `ollama serve`; a service of Homebrew ends with `brew services stop ollama`."
 )
 _STARTS_THERE = "its app, or `ollama serve`"

@@ -92,7 +92,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "`llama-server --list-devices` shows what it sees.",
     ),
     "llama.cards.unbuilt": (
-        "Nothing failed in these lines, but this llama.cpp was built for the processor alone "
+        "Nothing failed in these lines, but this llama.cpp was built for the CPU alone "
         "(BLAS = 0). For a card install it again with its backend: llama-cpp-python with "
         "`CMAKE_ARGS=-DGGML_CUDA=on pip install --force-reinstall --no-cache-dir llama-cpp-python` "
         "(Windows: set CMAKE_ARGS first; releases before 0.2.77 -DLLAMA_CUBLAS=on), or a prebuilt "
@@ -196,7 +196,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.supervised": (
         "Tabby starts llama-server with --log-disable, which hides why it ended (status {status}): "
         "run the command in the line by hand without that option, and explain what it prints. "
-        "Mostly the card has too little memory, or Tabby's llama-server is too old for the file.",
+        "Usually the card has too little memory, or Tabby's llama-server is too old for the file.",
     ),
     "llama.router": (
         "The router does not hear from the server that it started: let it listen on 127.0.0.1 or "
@@ -250,8 +250,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.quantize": (
         "The quantized file could not be written ({stream}): correct its path (the folder must "
         "exist and be writable), and check the free space of the disk.",
-        "The file has one layer more than the model declares ({tensor}, mostly a head for drafts): "
-        "keep its tensors as they are (--tensor-type with that layer's name), convert again "
+        "The file has one layer more than the model declares ({tensor}, usually a head for "
+        "drafts): keep its tensors as they are (--tensor-type with that layer's name), convert again "
         "without it, or use a newer release.",
     ),
     "llama.health": (

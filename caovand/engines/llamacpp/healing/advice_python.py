@@ -58,15 +58,15 @@ PYTHON: Mapping[str, tuple[str, ...]] = {
         "pass the file as the model: llamafile.exe -m FILE.llamafile.",
     ),
     "llama.python.windows": (
-        "Windows does not find a library that {library} needs, mostly one of CUDA: the folder bin "
+        "Windows does not find a library that {library} needs, usually one of CUDA: the folder bin "
         "of the CUDA release for which the package was built must be on PATH, and CUDA_PATH must "
         "name that release (a new console after its installation); the Visual C++ Redistributable "
         "and, for a build with MinGW, its own libraries must be there, too. If no such toolkit is "
-        "wanted, install a wheel for the processor, or one for the CUDA that is there.",
+        "wanted, install a wheel for the CPU, or one for the CUDA that is there.",
     ),
     "llama.python.package": (
         "text-generation-webui could not import llama-cpp-python, which has {attribute}: its wheel "
-        "is missing, or does not fit this Python, system or processor. Run the update script "
+        "is missing, or does not fit this Python, system or CPU. Run the update script "
         "(update_wizard_*), or install its requirements file that fits this machine again; on a "
         "processor without AVX2 the one with noavx2. `python -c 'import llama_cpp'` in its "
         "environment prints the reason.",
@@ -101,8 +101,8 @@ PYTHON: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.python.unmade": (
         "llama-cpp-python could not make the context, and hid llama.cpp's reason: pass "
-        "verbose=True. Mostly the memory does not suffice for it: lower n_ctx first, then n_batch, "
-        "or n_gpu_layers where the card is full.",
+        "verbose=True. Usually the memory does not suffice for it: lower n_ctx first, then "
+        "n_batch, or n_gpu_layers where the card is full.",
     ),
     "llama.kobold.unpacked": (
         "The program unpacks itself into the folder for temporary files, and that is full or "

@@ -38,7 +38,7 @@ REQUESTS: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.request.parse": (
         "The model wrote something that the parser made from its chat template does not read "
-        "(position {position}), mostly a tool call: update llama.cpp and the GGUF file (their "
+        "(position {position}), usually a tool call: update llama.cpp and the GGUF file (their "
         "templates and parsers change), or set the template that the model's page names "
         "(--chat-template-file). Until then let the client send no tools, or start the server with "
         "--reasoning-format none; a quantization of more bits errs less.",

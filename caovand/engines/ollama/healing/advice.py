@@ -255,7 +255,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "server runs and the proxy's address for it.",
     ),
     "ollama.runner": (
-        "The runner ended at a text for an embedding ({embedding}), mostly because the text is "
+        "The runner ended at a text for an embedding ({embedding}), usually because the text is "
         "longer than the embedding model's context (512 tokens for many): let the client cut "
         "shorter pieces (its chunk size), take a model with a longer context (bge-m3, "
         "nomic-embed-text), and update Ollama, whose older releases crash there.",
@@ -273,8 +273,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "its temporary folder from cleaners (OLLAMA_TMPDIR in older releases).",
     ),
     "ollama.instruction": (
-        "The runner uses instructions that this processor lacks (AVX or AVX2): install a release "
-        "for it.",
+        "The runner uses instructions that this CPU lacks (AVX or AVX2): install a release for it.",
     ),
     "ollama.library": (
         "A library of the runner is missing: install Ollama again, and Microsoft's Visual C++ "
@@ -316,7 +315,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "stopped computing it: the client's time-out, or that of a proxy between, is shorter than "
         "an answer takes. Raise it, as the client's page says.",
         "Or make answers faster: a smaller model, a shorter prompt or answer (num_predict), or a "
-        "card, if `ollama ps` shows that the model runs on the processor.",
+        "card, if `ollama ps` shows that the model runs on the CPU.",
     ),
     "ollama.context-cut": (
         "A prompt of {prompt} tokens was cut to the context of {limit}: the answer lacks what was "

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from caovand.engines.common.logs.rows import cuda_state
 
 ON_PROCESSOR = (
-    "Ollama found no card and serves on the processor (line {line}). If this machine has a card, "
+    "Ollama found no card and serves on the CPU (line {line}). If this machine has a card, "
     "run nvidia-smi (rocminfo for AMD) where the server runs. In a container, pass the card "
     "(--gpus all, with the NVIDIA Container Toolkit on the host; for AMD /dev/kfd, /dev/dri and "
     "the image with rocm), and make the container anew; outside of one, install or update the "
     "driver, and restart Ollama. With OLLAMA_DEBUG=1 its log names the libraries that it tried, "
     "and why each found no card."
 )
-_COMPAT = "Ollama serves on the processor (code {compat}). " + " ".join(cuda_state.COMPAT)
+_COMPAT = "Ollama serves on the CPU (code {compat}). " + " ".join(cuda_state.COMPAT)
 _SYMBOL = (
     "CUDA's library and the driver do not fit together (code {symbol}), so Ollama serves on "
-    "the processor. Under WSL update the NVIDIA driver of Windows, run `wsl --update` and `wsl "
+    "the CPU. Under WSL update the NVIDIA driver of Windows, run `wsl --update` and `wsl "
     "--shutdown`, and remove the packages of a Linux driver inside it (nvidia-driver-*, "
     "libnvidia-*): nvidia-smi must work in WSL first, then in a container (`docker run --rm "
     "--gpus all ubuntu nvidia-smi`). Elsewhere reboot after an update of the driver."
@@ -26,7 +26,7 @@ CARDS: Mapping[str, tuple[str, ...]] = {
     "ollama.driver": (
         _SYMBOL,
         _COMPAT,
-        "The driver does not start (code {code}), so Ollama serves on the processor: reload the "
+        "The driver does not start (code {code}), so Ollama serves on the CPU: reload the "
         "kernel module (sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm) and restart Ollama, or "
         "reboot. This is common after suspend.",
         "The driver's library {library} finds no card: run nvidia-smi; in a virtual machine pass "
@@ -34,22 +34,22 @@ CARDS: Mapping[str, tuple[str, ...]] = {
         "In a container: restart it, with each /dev/nvidia* device passed by name.",
     ),
     "ollama.runtime": (
-        "CUDA does not start (code {state}), so Ollama serves on the processor. Usually the "
+        "CUDA does not start (code {state}), so Ollama serves on the CPU. Usually the "
         "kernel module is in a bad state, as after suspend: reload it (sudo rmmod nvidia_uvm && "
         "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart the "
         "container, and check that it has /dev/nvidia-uvm.",
-        "Ollama serves on the processor (code {unready}). " + cuda_state.START,
-        "Ollama serves on the processor (code {system}). " + cuda_state.SYSTEM,
+        "Ollama serves on the CPU (code {unready}). " + cuda_state.START,
+        "Ollama serves on the CPU (code {system}). " + cuda_state.SYSTEM,
         "Another process has the card for itself, or the card does not answer (code {busy}): check "
         "with nvidia-smi who uses it and that its compute mode is Default (sudo nvidia-smi -c 0).",
-        "Ollama serves on the processor (code {fabric}). " + cuda_state.ADVICE["driver.fabric"][0],
+        "Ollama serves on the CPU (code {fabric}). " + cuda_state.ADVICE["driver.fabric"][0],
         _COMPAT,
-        "Ollama serves on the processor (code {stub}). " + cuda_state.ADVICE["driver.stub"][0],
+        "Ollama serves on the CPU (code {stub}). " + cuda_state.ADVICE["driver.stub"][0],
         "The driver is older than Ollama's CUDA library (code {old}): update the driver.",
         "CUDA sees no card (code {none}): run nvidia-smi as Ollama's user, and check "
         "CUDA_VISIBLE_DEVICES.",
         _SYMBOL,
-        "CUDA does not start (code {code}), so Ollama serves on the processor: run nvidia-smi, and "
+        "CUDA does not start (code {code}), so Ollama serves on the CPU: run nvidia-smi, and "
         "reboot.",
         "The driver's kernel module is not loaded (NVML's code {unloaded}): run nvidia-smi; load "
         "it (sudo modprobe nvidia), or install the driver again after a new kernel.",
@@ -61,40 +61,40 @@ CARDS: Mapping[str, tuple[str, ...]] = {
     ),
     "ollama.card.old": (
         "This release of Ollama considers the card too old (compute capability {capability}), "
-        "and serves on the processor. Releases differ in this: install a newer one (most take 5.0 "
+        "and serves on the CPU. Releases differ in this: install a newer one (most take 5.0 "
         "and above), or use another card.",
     ),
     "ollama.discovery": (
-        "Ollama found no card that its libraries can use, so it serves on the processor: run "
+        "Ollama found no card that its libraries can use, so it serves on the CPU: run "
         "nvidia-smi; update the driver, or install another release of Ollama.",
     ),
     "ollama.card.refused": (
         "The card is a {gfx}, and the installed ROCm library has kernels only for {types}: it "
-        "serves on the processor. Install an Ollama, or a package of ROCm for it, that has {gfx} "
+        "serves on the CPU. Install an Ollama, or a package of ROCm for it, that has {gfx} "
         "(an older release, a build from the sources), or use llama.cpp's Vulkan build. Another "
         "driver does not help, and HSA_OVERRIDE_GFX_VERSION only within a family.",
-        "Ollama stopped looking for cards ({late}), and serves on the processor until it is "
+        "Ollama stopped looking for cards ({late}), and serves on the CPU until it is "
         "restarted. The driver was slow to wake the card: keep it awake (`sudo systemctl enable "
         "--now nvidia-persistenced` on the host, in a virtual machine or LXC there, too), start "
         "Ollama after the driver, and run nvidia-smi before.",
-        "Ollama found a card but does not use it ({why}), so it serves on the processor: update "
+        "Ollama found a card but does not use it ({why}), so it serves on the CPU: update "
         "the card's driver, or install the release or ROCm package that supports it.",
     ),
     "ollama.cards.integrated": (
-        "Ollama found only graphics in the processor ({name}), which it leaves out, and no other "
-        "card that it can use: it serves on the processor.",
+        "Ollama found only graphics in the CPU ({name}), which it leaves out, and no other "
+        "card that it can use: it serves on the CPU.",
         "If this machine has an NVIDIA or AMD card, see first why that one is not found: run "
         "nvidia-smi (rocminfo) as Ollama's user, install or update the driver, and read the log "
         "with OLLAMA_DEBUG=1; OLLAMA_LLM_LIBRARY (such as cuda_v13) names one library to try.",
         "If it has none, OLLAMA_IGPU_ENABLE=1 lets Ollama use the integrated one, which may be "
-        "slower than the processor.",
+        "slower than the CPU.",
     ),
     "ollama.cards.unused": (
         "This installation has no library for cards ({runners}): install Ollama again whole with "
         "its install script, after the old lib/ollama (in /usr and /usr/local) is removed, or with "
         "the distribution's package for the card (ollama-cuda, ollama-rocm); an own build needs "
         "the toolkit.",
-        "Ollama serves on the processor, though a card was available or expected: run nvidia-smi "
+        "Ollama serves on the CPU, though a card was available or expected: run nvidia-smi "
         "or rocminfo as its user, unset *_VISIBLE_DEVICES, and read its log with OLLAMA_DEBUG=1. "
         "In a container pass the card (--gpus all; for AMD /dev/kfd, /dev/dri and the image with "
         "rocm).",

@@ -89,7 +89,7 @@ REGISTRY: Mapping[str, tuple[str, ...]] = {
     "ollama.client.cut": (
         "The server ended while it answered /api/{call}, and only its own log shows why: "
         "`journalctl -u ollama -e`, macOS ~/.ollama/logs/server.log, Windows "
-        "%LOCALAPPDATA%\\Ollama\\server.log. Mostly a release that crashes on this card or model: "
+        "%LOCALAPPDATA%\\Ollama\\server.log. Usually a release that crashes on this card or model: "
         "install the current Ollama, then the card's newest driver; if it comes back, lower "
         "num_ctx, or see with num_gpu 0 whether the card is at fault.",
     ),

@@ -28,7 +28,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "{speaks} is served by vllm-omni: start it with --omni, in the release of vllm-omni that "
         "belongs to the installed vLLM; an older one does not know it.",
         'vLLM could not import its own code for {architecture}: the lines before "Error in '
-        'inspecting model architecture" say why, mostly that a package of its environment is '
+        'inspecting model architecture" say why, usually that a package of its environment is '
         "missing or does not fit. Explain the whole log; without them, install the engine again, "
         "in its own environment.",
         "vLLM could not import its own code for this model, whose architecture it may support: "

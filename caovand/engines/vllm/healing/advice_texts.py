@@ -334,7 +334,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "worker.died": (
         "A process of it ended with {fault}: start the same plan again first.",
         "A worker process ended; a reason of its own stands in the lines before. With none, or "
-        "exit code -9, it was killed, mostly by the kernel for lack of memory (journalctl -k "
+        "exit code -9, it was killed, usually by the kernel for lack of memory (journalctl -k "
         "| grep -i oom): give the machine or container more, or let the engine use less "
         "(without a card VLLM_CPU_KVCACHE_SPACE).",
     ),

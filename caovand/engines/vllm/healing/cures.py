@@ -49,7 +49,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("compile-cache-stale", ANY): ("fresh-cache", "no-compile-cache", "eager"),
     ("shared-memory-limit", ANY): ("attention", "gdn", "plugin-off", "eager"),
     ("jit-toolchain", ANY): _JIT,
-    # Mostly torch.compile's compiler; kernels may be built in this phase, too.
+    # Usually torch.compile's compiler; kernels may be built in this phase, too.
     ("jit-toolchain", "compile"): ("eager", *_JIT[:-1]),
     ("backend-unsupported", ANY): ("half-input", "half", "kv-dtype-plain", "attention"),
     ("bad-arguments", ANY): (),

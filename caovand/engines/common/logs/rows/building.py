@@ -162,10 +162,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "(`nvcc --version`). A prebuilt binary for CUDA needs no nvcc.",
     ),
     "build.toolkit": (
-        "pip found no finished package (wheel) for this Python, system and processor, and its own "
+        "pip found no finished package (wheel) for this Python, system and CPU, and its own "
         "build of the sources found no CUDA toolkit ({toolkit}). Take what has a wheel: a Python "
-        "that the release supports (mostly 3.10 to 3.12) on Linux, a current pip, a newer release; "
-        "of flash-attn the wheel on its page of releases, for this PyTorch and Python.",
+        "that the release supports (usually 3.10 to 3.12) on Linux, a current pip, a newer "
+        "release; of flash-attn the wheel on its page of releases, for this PyTorch and Python.",
         "To build it nevertheless install the CUDA toolkit of PyTorch's CUDA release, and set "
         "CUDA_HOME to it (/usr/local/cuda); without a card VLLM_TARGET_DEVICE=cpu.",
     ),

@@ -175,7 +175,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "model.mistral": (
         "{model} has no params.json, so it is not in Mistral's own format: remove --config-format "
         "mistral, --load-format mistral and --tokenizer-mode mistral, which are for repositories "
-        "with params.json and consolidated.safetensors; quantizations by others mostly have the "
+        "with params.json and consolidated.safetensors; quantizations by others usually have the "
         "format of Transformers.",
     ),
     "model.method": (
@@ -222,7 +222,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{cache} is a scale of a quantized KV cache, which this release does not read for this "
         "model: install a newer release, or use a checkpoint without such scales.",
         "{packed} is quantized in the checkpoint, and this release's code for the model keeps that "
-        "layer in full precision (as it mostly does with projectors, encoders of images or sound, "
+        "layer in full precision (as it usually does with projectors, encoders of images or sound, "
         "output layers and routers). Quantize the model again with that layer among those to "
         "ignore (llm-compressor: ignore, as re:.*multi_modal_projector.*), or use another "
         "quantization of it, or the checkpoint without one; a newer release may read this one.",

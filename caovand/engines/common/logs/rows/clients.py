@@ -73,7 +73,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "/v1). If it does, pull the model that the client names on that server (`ollama list`).",
     ),
     "client.failed": (
-        "The server failed at {embedding}: mostly a text is longer than the embedding model's "
+        "The server failed at {embedding}: usually a text is longer than the embedding model's "
         "context (512 tokens for many; let the client cut shorter pieces, its chunk size, or take "
         "a model with a longer context), or its runner ended for lack of memory.",
         "The server answered {route} with an error of its own, and only its own log says why "

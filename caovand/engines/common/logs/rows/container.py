@@ -218,8 +218,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "RuntimeClass. On nodes without a card keep it away with a nodeSelector.",
     ),
     "container.port": (
-        "Port {ollama} is Ollama's, and mostly its service on the host holds it already: stop that "
-        "(`sudo systemctl disable --now ollama`; Windows and macOS: quit it at its symbol) to use "
+        "Port {ollama} is Ollama's, and usually its service on the host holds it already: stop "
+        "that (`sudo systemctl disable --now ollama`; Windows and macOS: quit it at its symbol) to use "
         "the one in a container, or publish another port (`-p 11435:11434`). A container that only "
         "calls Ollama publishes none of its ports.",
         "Another program or container holds the port ({taken}): `ss -ltnp` (Windows: `netstat "
@@ -263,7 +263,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "container.platform": (
         "The image has no variant for {platform}: take a tag that has one, build it on this "
         "machine, or use the program without a container.",
-        "The image is for another kind of processor ({format}): take its tag for this one (arm64 "
+        "The image is for another kind of CPU ({format}): take its tag for this one (arm64 "
         "or amd64), or build it here; under emulation engines do not run.",
         "The image {other}: take its tag for this one (arm64 or amd64), "
         "or name it with --platform; under emulation engines do not run.",
@@ -285,7 +285,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "container.image": (
         "There is no such image, tag or platform in the registry, or it needs a login: correct the "
-        "name, and use a tag that exists for this processor.",
+        "name, and use a tag that exists for this CPU.",
     ),
     "container.options": (
         "There is a container with the name {name}: start it (`docker start {name}`), or remove it "
@@ -305,7 +305,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "centres can do with an older driver.",
     ),
     "container.script": (
-        "{script} is there and cannot be started, or the image lacks it. Mostly its lines end as "
+        "{script} is there and cannot be started, or the image lacks it. Usually its lines end as "
         "on Windows (git there changes them): convert it (sed -i 's/\\r$//' FILE; git config "
         "core.autocrlf input, and a .gitattributes with `*.sh text eol=lf`), and build the image "
         "again. Otherwise the program that its first line names is not in the image.",

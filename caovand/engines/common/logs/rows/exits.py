@@ -81,10 +81,10 @@ OWNERS = (
     "nvidia-cuda-runtime-cu{release} nvidia-cublas-cu{release}, on the system NVIDIA's package "
     "cuda-libraries-{release}-*, in a container an image with runtime in its tag. Where it is "
     "there (/usr/local/cuda/lib64, site-packages/nvidia/*/lib), add its folder to LD_LIBRARY_PATH. "
-    "Or take a build for the CUDA that is installed, or for the processor alone.",
+    "Or take a build for the CUDA that is installed, or for the CPU alone.",
     "{rocm} is of ROCm, for which this build was made: install the release of ROCm that the "
     "build names (its number must fit), and add /opt/rocm/lib to LD_LIBRARY_PATH (or to "
-    "/etc/ld.so.conf.d, then sudo ldconfig); or take a build for Vulkan or the processor.",
+    "/etc/ld.so.conf.d, then sudo ldconfig); or take a build for Vulkan or the CPU.",
     "{oneapi} is of Intel's oneAPI: run `source /opt/intel/oneapi/setvars.sh` in the shell or "
     "before the service's program, or install the runtime of its release.",
     "{musl} is the C library of Alpine: the wheel or binary was built for that, and this system "
@@ -92,18 +92,18 @@ OWNERS = (
 )
 """What owns a missing library, and how it gets there."""
 INSTRUCTION = (
-    "The build uses instructions that this processor lacks (AVX, AVX2, FMA or AVX-512): install a "
+    "The build uses instructions that this CPU lacks (AVX, AVX2, FMA or AVX-512): install a "
     "build without them, or compile one on this machine (llama.cpp: cmake -DGGML_NATIVE=ON; "
     "llama-cpp-python: pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python, "
-    "on old processors with CMAKE_ARGS='-DGGML_AVX2=OFF -DGGML_FMA=OFF -DGGML_F16C=OFF'; "
+    "on old CPUs with CMAKE_ARGS='-DGGML_AVX2=OFF -DGGML_FMA=OFF -DGGML_F16C=OFF'; "
     "KoboldCpp: --noavx2, or its oldpc build). A "
-    "virtual machine must pass the host's processor (CPU type host)."
+    "virtual machine must pass the host's CPU (CPU type host)."
 )
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "exit.unready": (
-        "Windows found the library, and its own start failed ({code}): mostly this processor lacks "
+        "Windows found the library, and its own start failed ({code}): usually this CPU lacks "
         "instructions that the build uses (AVX2, which Xeon E5 v1 and v2 and older ones have not: "
-        "take the build for old processors, of KoboldCpp koboldcpp-oldpc), or the card's driver or "
+        "take the build for old CPUs, of KoboldCpp koboldcpp-oldpc), or the card's driver or "
         "Microsoft's Visual C++ runtime is too old for it: update both.",
     ),
     "exit.symbol": (
@@ -117,7 +117,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "exit.library": (
         "Windows did not load a library of the engine, or one of its dependencies: install the "
         "newest Visual C++ runtime, the card's driver and that build's CUDA or ROCm runtime, then "
-        "the engine again; on an old processor use a build without AVX2.",
+        "the engine again; on an old CPU use a build without AVX2.",
     ),
     "exit.instruction": (INSTRUCTION,),
     "exit.died": (

@@ -175,7 +175,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "driver.module": (
         "There is no module {module} for the kernel that runs: the driver is not installed, or was "
-        "built for another kernel, mostly before an update. Install the headers of this one "
+        "built for another kernel, usually before an update. Install the headers of this one "
         "(linux-headers-$(uname -r); kernel-devel) and the driver with DKMS again, and reboot. A "
         "virtual machine needs the card passed through, and WSL2 the driver of Windows alone.",
         "The driver's kernel module does not load: install the headers of the running kernel, "
@@ -224,13 +224,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "apparmor=unconfined. A snap's profile is fixed: connect its interface, or install the "
         "program from another package.",
     ),
-    "host.machine": ("The machine itself failed: check its memory, processor and cooling.",),
+    "host.machine": ("The machine itself failed: check its memory, CPU and cooling.",),
     "pcie.fatal": (
         "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "
         "PCIe generation in the firmware; reboot to get the card back.",
     ),
     "host.instruction": (
-        "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
+        "The build uses instructions that this CPU lacks (AVX, AVX2 or AVX-512): install a "
         "build for it.",
     ),
 }

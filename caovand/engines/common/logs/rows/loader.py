@@ -77,7 +77,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{library} begins with something else than a library does ({header}): a text in its place "
         "(a linker script, a pointer of Git LFS, a link that was copied as text), or a damaged "
         "download.",
-        "Each library must be for this processor and system, and whole: install the package that "
+        "Each library must be for this CPU and system, and whole: install the package that "
         "has it again, for this architecture.",
     ),
     "loader.tls": (

@@ -65,7 +65,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "net.nameserver": (
         "The name server {server} does not answer, so {name} is not found. On a machine: name "
         "another one (1.1.1.1, 8.8.8.8) in the connection's settings or /etc/resolv.conf, and let "
-        "the firewall pass port 53 (UDP and TCP). In a container the address is mostly one of the "
+        "the firewall pass port 53 (UDP and TCP). In a container the address is usually one of the "
         "engine's own network or of the host: set --dns (compose: dns:) or `dns` in "
         "/etc/docker/daemon.json, restart Docker or make Podman's network anew, or use the host's "
         "(--network host); under WSL switch generateResolvConf off in /etc/wsl.conf. Behind a "

@@ -184,7 +184,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "python.release": (
         "A package takes only Python {takes}, and this environment has {newer}: make one with a "
-        "Python within that, mostly 3.12 (`uv venv --python 3.12`, or conda create -n engine "
+        "Python within that, usually 3.12 (`uv venv --python 3.12`, or conda create -n engine "
         "python=3.12), and install the engine there.",
         "The code is written for a newer Python than the one that runs it ({python}): make the "
         "environment with the Python that the engine requires (3.10 to 3.13), and install it "
@@ -194,10 +194,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "python.abi": (
         "{wheelless} has no wheel for the Python of this environment, which is too new for it, or "
-        "too old. Make an environment with a Python for which it has one, mostly 3.10 to 3.12, and "
-        "install the engine there: `uv venv --python 3.12`, or conda create -n engine python=3.12.",
+        "too old. Make an environment with a Python for which it has one, usually 3.10 to 3.12, "
+        "and install the engine there: `uv venv --python 3.12`, or conda create -n engine python=3.12.",
         "{only} has no wheel for Python {running}. Make an environment with a Python for which it "
-        "has one, mostly 3.10 to 3.12, and install the engine there: `uv venv --python 3.12`, or "
+        "has one, usually 3.10 to 3.12, and install the engine there: `uv venv --python 3.12`, or "
         "conda create -n engine python=3.12.",
         "Where that Python is needed, try a newer release of the engine.",
     ),
@@ -208,10 +208,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "Python, or build it from its sources.",
     ),
     "python.install": (
-        "pip finds no {requirement} for this Python, system and processor: use the Python that the "
+        "pip finds no {requirement} for this Python, system and CPU: use the Python that the "
         "engine supports (3.10 to 3.13), on Linux (macOS and Windows have few wheels), and the "
         "package index that its instructions name.",
-        "pip finds no {unmet} for this Python, system and processor: use the Python that the "
+        "pip finds no {unmet} for this Python, system and CPU: use the Python that the "
         "engine supports (3.10 to 3.13), on Linux (macOS and Windows have few wheels), and the "
         "package index that its instructions name.",
         "The packages require releases that exclude each other: install the engine in its own "
@@ -281,7 +281,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "python.part": (
         "A folder {flash} is there that is not the whole package flash-attn (left over, or another "
         "of its packages): pip uninstall flash-attn, and delete it. The engines need none.",
-        "The installed Transformers does not have the model {model}, so it is mostly older than "
+        "The installed Transformers does not have the model {model}, so it is usually older than "
         "the engine's code expects: install the one that this release of the engine requires (pip "
         "install --upgrade transformers, then `pip check`), or the engine again in its own "
         "environment.",

@@ -63,7 +63,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "choose those that the model's page names.",
     ),
     "tokenizer.absent": (
-        "Transformers found no tokenizer for this model's type: mostly the folder lacks "
+        "Transformers found no tokenizer for this model's type: usually the folder lacks "
         "tokenizer_config.json or tokenizer.json, which name it. Download the whole repository "
         "again (`hf download`), or copy the tokenizer's files of the base model into the folder. "
         "If they are there, the installed Transformers is older than the model.",
@@ -150,8 +150,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "model.adapter": (
         "If {gated} is a repository of the hub, the hub gave no config.json of it, and the release "
-        "does not say why: mostly the model is gated (accept its licence on its page, and give the "
-        "process HF_TOKEN: docker run -e HF_TOKEN, a secret in Kubernetes), or the hub was not "
+        "does not say why: usually the model is gated (accept its licence on its page, and give "
+        "the process HF_TOKEN: docker run -e HF_TOKEN, a secret in Kubernetes), or the hub was not "
         "reached; a repository with GGUF files alone has none.",
         "{folder} has no config.json that the engine reads. If it is an adapter (LoRA): serve its "
         "base model, and pass the adapter with --enable-lora and --lora-modules. Otherwise "
@@ -165,7 +165,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "backend.quantization": (
         "The quantization {scheme} does not compute in {dtype}, the data type that --dtype or "
-        "config.json names: set --dtype to one that the line lists, mostly float16.",
+        "config.json names: set --dtype to one that the line lists, usually float16.",
         "The quantization {other} does not work together with what the line names: change that, or "
         "use another quantization.",
         "No kernel for {kernel} takes these layers on this card: the line names what each of them "
@@ -226,7 +226,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{callee} is called without {lacks}: two packages of the installation do not fit together. "
         "Install the engine again, in its own environment.",
         "{asks} uses {attribute} of {module}, which the installed release of {lib} lacks: it "
-        "is mostly older than {asks} needs, sometimes newer. Install the release of {lib} that "
+        "is usually older than {asks} needs, sometimes newer. Install the release of {lib} that "
         "{asks} requires (its page or `pip check` names it), or another release of {asks}.",
         "{module} has no {attribute}: two packages of the installation do not fit together. "
         "Install the engine again, in its own environment.",

@@ -269,7 +269,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.template.code": (
         "The chat template itself is faulty ({why}), so that every chat request fails: correct "
         "chat_template in the model's tokenizer_config.json or chat_template.jinja (that of the "
-        "base model is mostly sound), or pass such a file with --chat-template. An old jinja2 "
+        "base model is usually sound), or pass such a file with --chat-template. An old jinja2 "
         "refuses what newer templates use: upgrade it.",
         "The chat template reads a field that the messages do not have ({undefined}): let the "
         "client send it, such as content and role in each message, or pass another template with "

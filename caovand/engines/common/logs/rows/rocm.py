@@ -42,7 +42,7 @@ ROWS = (
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "rocm.kernel": (
-        "{integrated} is the graphics part of a processor, for which rocBLAS has no kernels. If "
+        "{integrated} is the graphics part of a CPU, for which rocBLAS has no kernels. If "
         "another card is there, let only that one be seen: HIP_VISIBLE_DEVICES with its number "
         "(ROCR_VISIBLE_DEVICES on Linux), or switch the graphics part off in the firmware. Alone "
         "it runs with a build for Vulkan, or on Linux often with HSA_OVERRIDE_GFX_VERSION=10.3.0 "

@@ -68,12 +68,12 @@ ROWS = (
 )  # fmt: skip
 """Codes that mean the same for each of these engines."""
 OLD_DRIVER = (
-    "The driver refuses a compiled kernel ({image}): mostly it was compiled by a newer CUDA than "
+    "The driver refuses a compiled kernel ({image}): usually it was compiled by a newer CUDA than "
     "the driver supports, as with PyTorch and Triton of CUDA 12 on a driver for CUDA 11. "
     "Compare nvidia-smi's CUDA version with torch.version.cuda: update the host's driver, or "
     "install PyTorch and the engine built for that CUDA."
 )
-"""Where the driver, not the build, is mostly at fault."""
+"""Where the driver, not the build, is usually at fault."""
 NO_CODE = (
     "A kernel has no code for this card: PyTorch, or a package with kernels of its own, was built "
     "without its compute capability (`python -c 'import torch; print(torch.cuda.get_arch_list())'` "
@@ -133,7 +133,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "sglang.launch": _LAUNCH,
     "cublas.failed": (
         "cuBLAS or cuDNN failed, and its code hides the reason. Most probable first: the card has "
-        "too little memory left for its workspace (mostly NOT_INITIALIZED: see nvidia-smi, lower "
+        "too little memory left for its workspace (usually NOT_INITIALIZED: see nvidia-smi, lower "
         "gpu_memory_utilization); a library of another CUDA is loaded before PyTorch's own (unset "
         "LD_LIBRARY_PATH); or an earlier kernel failed, which CUDA_LAUNCH_BLOCKING=1 shows.",
     ),

@@ -77,7 +77,7 @@ ROWS = (
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "llamafile.map": (
-        "The system did not map the llamafile ({errno}), mostly for want of addresses, not of "
+        "The system did not map the llamafile ({errno}), usually for want of addresses, not of "
         "memory: kernels of ARM boards (Raspberry Pi, Rockchip, Jetson) give a process 39 bits. "
         "Use a newer llamafile (-m takes the old file as weights), a kernel with 48 bits "
         "(CONFIG_ARM64_VA_BITS_48, as a distribution's own has), or llama.cpp built there.",
@@ -86,11 +86,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "llamafile made or found no library for --gpu {gpu}; the lines before say why. Update "
         "llamafile; install the card's driver and, to compile the library, its toolkit (nvcc or "
         "hipcc on PATH, CUDA 12 or newer), delete ~/.llamafile, and add --recompile. "
-        "Without --gpu it serves on the processor.",
+        "Without --gpu it serves on the CPU.",
     ),
     "tgi.instruction": (
-        "The build uses instructions that this processor lacks (signal 4 is an illegal "
-        "instruction; usually AVX or AVX2): in a virtual machine pass the host's processor (CPU "
+        "The build uses instructions that this CPU lacks (signal 4 is an illegal "
+        "instruction; usually AVX or AVX2): in a virtual machine pass the host's CPU (CPU "
         "type host), else use another machine or a build for it.",
     ),
     "tgi.signal": (

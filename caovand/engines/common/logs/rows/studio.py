@@ -65,7 +65,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "studio.runtime": (
         "LM Studio has no runtime for files of the format {format}: download one in Settings, "
         "Runtime (Ctrl+Shift+R): llama.cpp for gguf, MLX for safetensors (only on Macs with "
-        "Apple's own processors).",
+        "Apple's own CPUs).",
         "LM Studio has no runtime for the model's format: download one in Settings, Runtime.",
     ),
     "studio.memory": (

@@ -119,7 +119,7 @@ COMPILER_ADVICE = (
     "There is no C compiler ({compiler}): install gcc and g++ (apt install build-essential), or "
     "name one in CC and CXX.",
     "The C compiler ({ran}) ran and failed. Its own message is in the lines before, or comes when "
-    "the command in the line is run by hand. Mostly Python.h is missing (install python3-dev, "
+    "the command in the line is run by hand. Usually Python.h is missing (install python3-dev, "
     "python3.X-dev for that Python), or it cannot find -lcuda (run sudo ldconfig, or link the "
     "driver's libcuda.so.1 as libcuda.so into a folder of LIBRARY_PATH).",
 )
@@ -148,8 +148,8 @@ _BUILDING = (
 ADVICE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("jit.nvcc", "jit.ptxas", "sglang.jit"), _BUILDING),
     "jit.assertion": (
-        "Triton's compiler failed on a kernel for this card, mostly one older than Ampere (compute "
-        "capability below 8.0): no setting of the card is at fault. Install a newer release of the "
+        "Triton's compiler failed on a kernel for this card, usually one older than Ampere "
+        "(compute capability below 8.0): no setting of the card is at fault. Install a newer release of the "
         "engine with the Triton that it requires, or let it use other kernels: another attention "
         "backend, no prefix caching or chunked prefill, another quantization.",
     ),
@@ -214,7 +214,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "(12.8 or newer for current releases), and set CUDA_HOME and PATH to it; or use an older "
         "release of the package.",
         "The compiler does not know {option}: it is older than the source asks for, or the source "
-        "is built for another processor (options such as -mavx2 are of x86, not of ARM). Install a "
+        "is built for another CPU (options such as -mavx2 are of x86, not of ARM). Install a "
         "newer compiler, or take the engine's build for this architecture.",
     ),
     "jit.home": (
@@ -224,10 +224,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "(SGLANG_ENABLE_JIT_DEEPGEMM=0, VLLM_USE_DEEP_GEMM=0).",
     ),
     "jit.processor": (
-        "vLLM's kernels for processors do not compile here ({why}): older releases need AVX-512, "
-        "which this machine's processor may lack (lscpu | grep avx512), and gcc 12.3 or newer. "
-        "Install the finished wheel or image for processors of a newer release, which also runs "
-        "with AVX2, or compile with gcc 12 on a processor with AVX-512.",
+        "vLLM's kernels for CPUs do not compile here ({why}): older releases need AVX-512, "
+        "which this machine's CPU may lack (lscpu | grep avx512), and gcc 12.3 or newer. "
+        "Install the finished wheel or image for CPUs of a newer release, which also runs "
+        "with AVX2, or compile with gcc 12 on a CPU with AVX-512.",
     ),
     "jit.compiler": (
         "A compiler ran and refuses the source ({why}): the source was written for another release "
@@ -256,14 +256,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "here: a line like `ImportError: lib...so: ...` at the end of the message, if there is "
         'one. Otherwise `ldd` on the common_ops file under "found files" lists what is "not '
         "found\" (LD_LIBRARY_PATH=/the environment's site-packages/torch/lib ldd ...).",
-        "Mostly a library of the system is missing that pip does not bring: libnuma.so.1 (apt "
+        "Usually a library of the system is missing that pip does not bring: libnuma.so.1 (apt "
         "install libnuma1), libnvrtc, libcudart or libcublas of the CUDA that the kernels were "
         "built for, or the driver's libcuda.so.1 (in a container: --gpus all). SGLang's own image "
         "(lmsysorg/sglang) has all but the driver. To upgrade sgl_kernel helps only where ldd "
         "finds everything: then PyTorch and kernels are of different releases.",
     ),
     "engine.loader": (
-        "The installed PyTorch is a build without the card's library ({without}), mostly one for "
+        "The installed PyTorch is a build without the card's library ({without}), usually one for "
         "processors alone, while the engine is built for cards: install the PyTorch for CUDA (or "
         "ROCm) that the engine requires, best the engine again in its own environment or image.",
         "{flash} is of the package flash-attn, which was compiled for another PyTorch than the "

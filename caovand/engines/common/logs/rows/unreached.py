@@ -121,7 +121,7 @@ _NOT_RESOLVED = (
 _SILENT = (
     "that machine is off or has another address by now, a firewall there or between drops the "
     "connection (Windows: allow the port for private networks), or the server is busy with the "
-    "model, which slow memory or a processor makes slow. Ask it with curl from where the client "
+    "model, which slow memory or a CPU makes slow. Ask it with curl from where the client "
     "runs, let it listen on all addresses (OLLAMA_HOST=0.0.0.0, or --host 0.0.0.0), and raise the "
     "client's time limit."
 )
@@ -189,7 +189,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "client.slow": (
         "The client gave up while it waited for the server's answer (Node waits 300 seconds for "
         "the first byte): the model still loaded, or a long prompt was computed slowly, often on "
-        "the processor. Let the client stream or wait longer, load the model before (keep_alive), "
+        "the CPU. Let the client stream or wait longer, load the model before (keep_alive), "
         "shorten the prompt, or see whether the server uses the card.",
     ),
 }  # fmt: skip
