@@ -30,8 +30,9 @@ def read_by(planner: ModuleType) -> set[str]:
     assert planner.__file__ is not None
     folder = Path(planner.__file__).parent
     text = "".join(file.read_text() for file in folder.rglob("*.py"))
-    if "common.drafting" in text or "common import drafting" in text:
-        text += (folder.parents[1] / "common/drafting.py").read_text()
+    for module, name in (("common", "drafting"), ("common.gguf", "choices")):
+        if f"{module}.{name}" in text or re.search(rf"\b{module} import .*\b{name}\b", text):
+            text += (folder.parents[1] / module.replace(".", "/") / f"{name}.py").read_text()
     return set(re.findall(r"\b(?:model|server|policy)\.(\w+)", text))
 
 

@@ -34,20 +34,20 @@ def answers(log: str) -> list[Decision]:
 @pytest.mark.parametrize(
     ("log", "verdicts", "change"),
     [
-        ("vllm-0.21.0-h200-kv_short", "lower lower lower", "context 262144 -> 175552"),
-        ("vllm-0.21.0-h200-kv_none", "lower lower lower", "GPU memory share 0.37 -> 0.4"),
+        ("vllm-0.21.0-h200-kv_short", "degrade degrade degrade", "context 262144 -> 175552"),
+        ("vllm-0.21.0-h200-kv_none", "degrade degrade degrade", "GPU memory share 0.37 -> 0.4"),
         ("vllm-0.21.0-h200-gmu_high", "hold hold hold", ""),
-        ("vllm-0.32.0-cpu-fail_a_kv_small", "lower lower lower", "context 131072 -> 32640"),
+        ("vllm-0.32.0-cpu-fail_a_kv_small", "degrade degrade degrade", "context 131072 -> 32640"),
         ("vllm-0.32.0-cpu-fail_b_engine_idle", "again again again", ""),
         ("vllm-0.32.0-cpu-fail_badconfig", "fail fail fail", ""),
         ("vllm-0.32.0-cpu-fail_badjson", "fail fail fail", ""),
         ("vllm-0.32.0-cpu-fail_f_port", "hold hold hold", ""),
         ("vllm-0.32.0-cpu-fail_g_badpath", "fail fail fail", ""),
         ("vllm-0.32.0-cpu-fail_gated", "again again again", ""),
-        ("vllm-0.32.0-cpu-fail_mrope", "again lower lower", "MTP 3 -> off"),
-        ("vllm-0.32.0-cpu-fail_mtp_prefix", "again lower lower", "prefix caching off"),
-        ("vllm-0.32.0-cpu-fail_plugin_load", "lower lower lower", "caovan's kernels off"),
-        ("vllm-0.32.0-cpu-fail_plugin_serve", "lower lower lower", "caovan's kernels off"),
+        ("vllm-0.32.0-cpu-fail_mrope", "again degrade degrade", "MTP 3 -> off"),
+        ("vllm-0.32.0-cpu-fail_mtp_prefix", "again degrade degrade", "prefix caching off"),
+        ("vllm-0.32.0-cpu-fail_plugin_load", "degrade degrade degrade", "caovan's kernels off"),
+        ("vllm-0.32.0-cpu-fail_plugin_serve", "degrade degrade degrade", "caovan's kernels off"),
     ],
 )
 def test_the_remedy_for_a_real_failure(log: str, verdicts: str, change: str) -> None:
@@ -62,11 +62,11 @@ def test_a_stale_compile_cache_is_left_for_a_new_one() -> None:
     )
     assert stale is not None
     plan = Plan(model="/srv/m", settings={}, env={}, device="sm75")
-    lower = decide(plan, stale, 1, RULES).plan
-    assert lower is not None
+    degrade = decide(plan, stale, 1, RULES).plan
+    assert degrade is not None
     engine = EngineInfo(python="python3", version="0.21.0", torch="2.11.0", build="cuda")
     assert cache_key(plan, engine) == "0.21.0-sm75-m-mtp0"
-    assert cache_key(lower, engine) == "0.21.0-sm75-m-mtp0-2"
+    assert cache_key(degrade, engine) == "0.21.0-sm75-m-mtp0-2"
 
 
 def remedy(line: str, phase: str, **values: object) -> Decision:

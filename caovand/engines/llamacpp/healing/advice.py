@@ -251,8 +251,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The quantized file could not be written ({stream}): correct its path (the folder must "
         "exist and be writable), and check the free space of the disk.",
         "The file has one layer more than the model declares ({tensor}, usually a head for "
-        "drafts): keep its tensors as they are (--tensor-type with that layer's name), convert again "
-        "without it, or use a newer release.",
+        "drafts): keep its tensors as they are (--tensor-type with that layer's name), convert "
+        "again without it, or use a newer release.",
     ),
     "llama.health": (
         "The server did not answer its supervisor's health check in time: a large model or slow"

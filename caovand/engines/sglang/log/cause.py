@@ -238,7 +238,7 @@ _REFINEMENTS: Mapping[str, Callable[[_Evidence], Match | None]] = {
     "sglang.arch": lambda at: with_owner(at.row, at.captures, at.trace.frames),
     "config.none": _by_source,
     IMPORTS: lambda at: (at.row, {**at.captures, **importer(at.trace.frames, at.captures)}),
-    NUMPY: lambda at: (at.row, numpy_user(at.lines, at.index)),
+    NUMPY: lambda at: (at.row, {**at.captures, **numpy_user(at.lines, at.index)}),
     MISMATCH: _by_caller,
 }
 """By row, how a line is refined; None leaves it as it is."""

@@ -195,7 +195,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "python.abi": (
         "{wheelless} has no wheel for the Python of this environment, which is too new for it, or "
         "too old. Make an environment with a Python for which it has one, usually 3.10 to 3.12, "
-        "and install the engine there: `uv venv --python 3.12`, or conda create -n engine python=3.12.",
+        "and install the engine there: `uv venv --python 3.12`, or conda create -n engine "
+        "python=3.12.",
         "{only} has no wheel for Python {running}. Make an environment with a Python for which it "
         "has one, usually 3.10 to 3.12, and install the engine there: `uv venv --python 3.12`, or "
         "conda create -n engine python=3.12.",
