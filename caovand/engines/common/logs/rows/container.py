@@ -220,8 +220,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "container.port": (
         "Port {ollama} is Ollama's, and usually its service on the host holds it already: stop "
         "that (`sudo systemctl disable --now ollama`; Windows and macOS: quit it at its symbol) to "
-        "use the one in a container, or publish another port (`-p 11435:11434`). A container that only "
-        "calls Ollama publishes none of its ports.",
+        "use the one in a container, or publish another port (`-p 11435:11434`). A container that "
+        "only calls Ollama publishes none of its ports.",
         "Another program or container holds the port ({taken}): `ss -ltnp` (Windows: `netstat "
         "-ano`) and `docker ps` name it. Stop it, or publish another port (-p OTHER:SAME).",
     ),
