@@ -14,7 +14,7 @@ from caovand.engines import registry
 from caovand.engines.common.healing.advice import sentences
 from caovand.engines.common.healing.advice_texts import GENERAL
 from caovand.engines.common.logs import refusals
-from caovand.engines.common.logs.excerpts import is_alarming, messages, pieces
+from caovand.engines.common.logs.excerpts import is_alarming, is_harmless, messages, pieces
 from caovand.engines.common.logs.named import is_own
 from caovand.engines.common.logs.rows import (
     building,
@@ -97,8 +97,8 @@ def attribute(text: str, lines: Sequence[str]) -> tuple[LogWriter, Explanation] 
     if again is None or _certainty(again) <= before:
         return found
     writer, explanation = again
-    finding = explanation.finding
-    assert finding is not None
+    if (finding := explanation.finding) is None:
+        return again
     finding = replace(finding, line=numbers[finding.line - 1])
     writer = found[0] if found and not writer.name else writer
     return writer, replace(explanation, finding=finding)
@@ -132,7 +132,10 @@ def _as_errors(
     words = []
     for engine in every:
         if (error := engine.log.error) is not None:
-            lines = (error(line) if is_error(line) else line for line in text.split("\n"))
+            lines = (
+                error(line) if is_error(line) and not is_harmless(line) else line
+                for line in text.split("\n")
+            )
             words.append((engine, engine.explain("\n".join(lines))))
     if known is None:
         return _by_its_words([one for one in words if _is_specific(one[1].finding)])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from caovand.engines.writer import explain_log
 
+LLAMACPP = Path(__file__).parents[1] / "samples/llamacpp"
 MESSAGES = {
     "args.cli": "vllm serve: error: argument --tool-call-parser: invalid choice: 'glm45' "
     "(choose from 'hermes', 'mistral')",
@@ -76,3 +78,28 @@ def test_a_model_s_architecture_counts_without_the_words_error_loading_model() -
 )
 def test_prose_with_labels_and_quotes_is_no_log(prose: str) -> None:
     assert explain_log(f"{prose}\n") is None
+
+
+HEALTHY = (
+    "(EngineCore pid=1) WARNING 11-20 11:04:47 [vllm.py:725] Model Runner V2 requires Triton; "
+    "using the V1 model runner instead.",
+    "DEBUG 11-22 18:25:26 [m.py:446] Mxfp4 MoE backend 'A' does not support the deployment "
+    "configuration since kernel does not support current device cuda.",
+)
+
+
+@pytest.mark.parametrize("before", ["", "server: ", "- ", "    ", "vllm-7d9f8 vllm "])
+@pytest.mark.parametrize("line", HEALTHY)
+def test_a_line_below_an_error_is_no_cause_whatever_stands_before_it(
+    line: str, before: str
+) -> None:
+    found = explain_log(f"{before}{line}\n")
+    assert found is None or found[1].finding is None
+
+
+@pytest.mark.parametrize("before", ["", "    ", "pod-1 llama ", "0: "])
+def test_a_healthy_log_behind_a_prefix_has_no_cause(before: str) -> None:
+    lines = (LLAMACPP / "buffers/falcon-h1.log").read_text().splitlines()
+    found = explain_log("".join(f"{before}{line}\n" for line in lines))
+    assert found is not None
+    assert (found[1].finding, found[1].reached) == (None, "serving")

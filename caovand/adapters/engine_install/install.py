@@ -69,7 +69,8 @@ def install(request: InstallRequest, world: InstallWorld) -> places.InstalledEng
             _check_python(request, base, world)
         if base is not None and plugin in (None, base.plugin_sha256):
             engine = base
-            if base != places.current(root, lock.kind):
+            now = places.current(root, lock.kind)
+            if now is None or base.name != now.name:
                 prove(lock, base.path, world.run, plugin=base.plugin is not None)
                 places.switch(root, base.name)
             world.say(f"{base.name} is installed already (--again installs a second copy)")
@@ -156,9 +157,10 @@ def _find_equal(request: InstallRequest, plugin: str | None) -> places.Installed
         if engine.lock_sha256 == request.lock.digest and cards <= set(engine.cards)
     ]
     now = places.current(request.root, request.lock.kind)
+    name = now and now.name
     return min(
         equal,
-        key=lambda engine: (plugin not in (None, engine.plugin_sha256), engine != now),
+        key=lambda engine: (plugin not in (None, engine.plugin_sha256), engine.name != name),
         default=None,
     )
 

@@ -87,14 +87,11 @@ def fix_records(site: Path, wheels: Iterable[Path]) -> None:
                 _renew_entries(site, site / record, stale)
 
 
-def append_code(site: Path, name: str, code: str) -> None:
-    """Add code to the end of an installed module, once; raises OSError if it cannot be read."""
-    path = site / name
-    text = path.read_text(encoding="utf-8")
-    if code not in text:
-        _replace(path, text + code)
-        for record in site.glob("*.dist-info/RECORD"):
-            _renew_entries(site, record, {name})
+def replace_file(site: Path, name: str, text: str) -> None:
+    """Replace an installed file, and its entries in RECORD; raises OSError."""
+    _replace(site / name, text)
+    for record in site.glob("*.dist-info/RECORD"):
+        _renew_entries(site, record, {name})
 
 
 def write_dist_info(site: Path, name: str, version: str, files: Sequence[Path] = ()) -> None:

@@ -35,7 +35,7 @@ from caovand.core.plan import Plan
 from caovand.core.printable import one_line
 
 T = TypeVar("T")
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 256 * 1024
 EACH_S = 1.0
 """Interval of messages; a change is sent at once."""

@@ -25,7 +25,6 @@ _FIND_PROGRAM = """
 import json, os, shutil, subprocess
 
 program = shutil.which("ollama", path=os.environ.get("PATH", os.defpath) + ":/usr/local/bin")
-program = program and os.path.realpath(program)
 """
 # Its libraries are next to the program's folder; a container may have a card without PCI.
 VERSIONS = (
@@ -33,6 +32,7 @@ VERSIONS = (
     + """
 import glob, platform
 
+program = program and os.path.realpath(program)
 home = os.path.dirname(os.path.dirname(program)) if program else ""
 libraries = glob.glob(home + "/lib/ollama/cuda_v*") if program else []
 card = any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg")))

@@ -62,6 +62,10 @@ _ALARMING = re.compile(
     r"|not enough)\b"
 )
 """Words that sound like an error."""
+_HARMLESS_LEVEL = re.compile(
+    r"^\s{0,40}(?:DEBUG|INFO|WARNING|WARN):\s|(?:^|[\s|:)\]])(?:DEBUG|INFO|WARNING|WARN) \d\d-\d\d "
+)
+"""The level of a line that a logger does not print as an error, whatever stands before it."""
 _GOES_ON = re.compile(r"\b(?:fallback|[Ff]alling back|[Rr]etrying)\b")
 """Messages of programs that survive a failure."""
 
@@ -100,6 +104,8 @@ def messages(text: str) -> tuple[str, Sequence[int]]:
     found: list[str] = []
     numbers: list[int] = []
     for number, line in enumerate(lines, 1):
+        if is_harmless(line):
+            continue
         plain = _ESCAPED.sub(r"\1", line[:MAX_LINE]).strip(" `*>-•")
         labels = _LABELS.match(plain)
         bare = plain[labels.end() :] if labels else plain
@@ -107,6 +113,11 @@ def messages(text: str) -> tuple[str, Sequence[int]]:
         found += [piece for piece in (plain, bare, *quoted, *_SENTENCES.split(bare)[1:]) if piece]
         numbers += [number] * (len(found) - len(numbers))
     return "\n".join(found), numbers
+
+
+def is_harmless(line: str) -> bool:
+    """Whether a line names a level below an error."""
+    return bool(_HARMLESS_LEVEL.search(line[:MAX_LINE]))
 
 
 def is_alarming(line: str) -> bool:

@@ -195,7 +195,8 @@ _DRAFTS = 'use --speculative-config \'{"model": ..., "num_speculative_tokens": 5
 _NGRAM = 'use --speculative-config \'{"method": "ngram", ...}\''
 SUCCESSORS: Mapping[str, str] = {
     "enable_reasoning": "remove it: --reasoning-parser alone turns reasoning on",
-    "rope_scaling": "use --hf-overrides '{\"rope_parameters\": {\"rope_type\": \"yarn\", ...}}'",
+    "rope_scaling": "use --hf-overrides '{\"rope_parameters\": {\"rope_type\": \"yarn\", ...}}'"
+    " (before 0.12 rope_scaling)",
     "rope_theta": "use --hf-overrides '{\"rope_parameters\": {\"rope_theta\": ...}}'",
     "swap_space": "remove it: a preempted request is computed again",
     "task": "use --runner pooling, with --convert embed or --convert classify; for a model that"

@@ -151,7 +151,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "Triton's compiler failed on a kernel for this card, usually one older than Ampere "
         "(compute capability below 8.0): no setting of the card is at fault. Install a newer "
         "release of the engine with the Triton that it requires, or let it use other "
-        "kernels: another attention backend, no prefix caching or chunked prefill, another quantization.",
+        "kernels: another attention backend, no prefix caching or chunked prefill, another "
+        "quantization.",
     ),
     "build.needs-card": (
         "The build needs this machine's own card and sees none, as in `docker build`: set the "
