@@ -276,7 +276,7 @@ def become_daemon(order: ServeRequest, out: Console) -> None:
         raise CommandError(
             Exit.FAILED,
             fact,
-            "set STATE_DIRECTORY to a folder you may write, or use --exec",
+            "set STATE_DIRECTORY to a folder you can write to, or use --exec",
         ) from None
     out.print(Text(f"supervising: caovanctl --runtime {runtime} status", style="bold"))
     env = {

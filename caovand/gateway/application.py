@@ -46,7 +46,7 @@ BODY_GRACE_S = 30.0
 MAX_SHAPE = 300
 TRACES = 10  # errors of ours: no more are printed
 SHARED_KEY = ClientKey("", "")
-"""The name of the shared key, for clients without their own."""
+"""The identity of clients without a key of their own."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

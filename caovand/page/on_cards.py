@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.adapters.system import processes
-from caovand.core.figures.memory import foreign_pids
+from caovand.core.figures.memory import cards_with_foreign_pids
 
 
 def on_cards(status: Mapping[str, Any], model: str) -> list[dict[str, Any]]:
@@ -23,7 +23,9 @@ def on_cards(status: Mapping[str, Any], model: str) -> list[dict[str, Any]]:
     unknown = {
         gpu
         for slot in every or (status,)
-        for gpu in foreign_pids(slot["figures"]["memory"], serves=slot["served"] is not None)
+        for gpu in cards_with_foreign_pids(
+            slot["figures"]["memory"], serves=slot["served"] is not None
+        )
     }
     ours = {(card["gpu"], pid) for card in memory for pid in card.get("engine_pids", ())}
     rows = []

@@ -94,12 +94,12 @@ def interface_refusal(hook: Hook, module: ModuleType) -> str | None:
         return f"{hook.module} has no {hook.layer if layer is None else hook.prefill}"
     core = tuple(inspect.signature(getattr(layer, "_forward_core", lambda: None)).parameters)
     if core != CORE:
-        return f"{hook.layer}._forward_core takes {core}, this plugin knows {CORE}"
+        return f"{hook.layer}._forward_core takes {core}, but this plugin expects {CORE}"
     warm_up = tuple(
         inspect.signature(getattr(layer, "_warmup_prefill_kernels", lambda: None)).parameters
     )
     if warm_up != WARM_UP:
-        return f"{hook.layer}._warmup_prefill_kernels takes {warm_up}, this plugin knows {WARM_UP}"
+        return f"{hook.layer}._warmup_prefill_kernels takes {warm_up}, but this plugin expects {WARM_UP}"
     parameters = inspect.signature(prefill.forward_native).parameters
     missing = [name for name in PREFILL if name not in parameters]
     if missing:

@@ -59,7 +59,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Unserved(Exception):
-    """A request that the spawner does not serve."""
+    """A request that the spawner rejects."""
 
 
 class Spawner:

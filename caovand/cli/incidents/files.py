@@ -73,5 +73,5 @@ def _malformed_error(number: int, fact: str) -> CommandError:
     return CommandError(
         Exit.FAILED,
         f"cannot read incident {number}: {fact}",
-        "check that the daemon and caovanctl are of one release (`caovanctl version`)",
+        "check that the daemon and caovanctl are the same release (`caovanctl version`)",
     )

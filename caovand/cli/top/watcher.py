@@ -14,7 +14,7 @@ from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.reach import user_name
 from caovand.cli.top.view import CardProcess, EventLine, ScreenPage, View
 from caovand.core import secrets
-from caovand.core.figures.memory import foreign_pids
+from caovand.core.figures.memory import cards_with_foreign_pids
 from caovand.core.reporting.wire import WireError
 
 ANSWER_S = 3.0
@@ -156,7 +156,7 @@ def on_cards(
     """The processes on the cards, with their usage since the last round; invisible ones have no
     name."""
     memory = (answer.get("figures") or {}).get("memory", ())
-    unknown = foreign_pids(memory, serves=bool(answer["served"]))
+    unknown = cards_with_foreign_pids(memory, serves=bool(answer["served"]))
     for gpu in answer["gpus"]:
         for pid, mib in gpu.get("users", ()):
             process = None if gpu["index"] in unknown else processes.read(pid)

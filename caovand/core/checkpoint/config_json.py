@@ -43,7 +43,7 @@ LAYER_NAMES = {
 WINDOWED = frozenset({"mistral", "mixtral", "phi3", "phimoe", "starcoder2"})
 """Model types whose window, if set, applies to every layer."""
 INDEX_BLOCK, SCALE_BYTES = 128, 4
-"""Sparse attention caches its keys in fp8, with one scale for each block of this many."""
+"""Sparse attention caches its keys in fp8, with one scale per block of this many elements."""
 
 
 def describe(

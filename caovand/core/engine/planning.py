@@ -65,7 +65,7 @@ class Modelled:
 
 class FindAlternative(Protocol):
     """Describe how this engine would serve a model that the chosen one serves at `tokens_s` (0: not
-    at all). "" if this engine cannot serve the model, or would hardly be faster.
+    at all). Nothing if this engine cannot serve the model, or would hardly be faster.
     """
 
     def __call__(

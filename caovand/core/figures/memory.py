@@ -44,8 +44,8 @@ def by_card(
     return cards
 
 
-def foreign_pids(memory: Iterable[Mapping[str, Any]], *, serves: bool) -> set[int]:
-    """Pids from another pid namespace, according to `by_card`.
+def cards_with_foreign_pids(memory: Iterable[Mapping[str, Any]], *, serves: bool) -> set[int]:
+    """Cards whose driver reports pids of another namespace, according to `by_card`.
 
     In a container the driver reports the host's pids: none of them is a serving engine's, and in
     this namespace they may belong to other processes.

@@ -21,7 +21,7 @@ MAX_PARTS = 1000
 MAX_BODY_BYTES = 4 << 20
 """Maximum size of a body that is compared: a longer one would keep others waiting."""
 MIN_TOKENS = 500
-"""Minimum number of bytes read again that is worth a report."""
+"""Minimum number of tokens read again that is worth a report."""
 _CACHE_CONTROL = re.compile(rb',?\s{0,9}"cache_control"\s{0,9}:\s{0,9}\{[^{}]{0,99}\}')
 
 

@@ -25,9 +25,9 @@ class Worker:
     """A worker as of its last report at `heard`; `since` is when it joined, `identity` its
     connection.
 
-    `link` is its link to the head, None until probed in this run of its daemon; `link_failed` says
-    that the last probe failed, in any run. `disconnected` means that its connection has ended,
-    `refused` that another machine has its name.
+    `link` is the state of its link to the head, None until this run of its daemon has been probed;
+    `link_failed`: the last probe failed, even one in an earlier run. `disconnected` means that its
+    connection has ended, `refused` that another machine has its name.
     """
 
     identity: bytes

@@ -59,7 +59,7 @@ def _format_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def _host_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Check the host's memory, which layers off the cards are read from."""
+    """Check the host's memory, where layers that are not on a card live."""
     model, host = facts.model, facts.host
     if model is None or model.gguf is None:
         return

@@ -27,7 +27,7 @@ _COMMON = (
     "-DCMAKE_UNITY_BUILD=ON",
 )
 _PRELUDE = """\
-# Sources of these repeat names, so that each needs a compiler of its own.
+# These targets' sources define clashing names: compile each file separately.
 function(compile_each_source_alone)
   foreach(target IN ITEMS ggml-cpu ggml-cuda mtmd)
     if(TARGET ${target})

@@ -18,7 +18,7 @@ TOKENS_BY_REQUEST = (0, 20)
 GRAPHS_SUBTRACTED = (0, 21)
 """The memory of CUDA graphs is subtracted before the cache is sized."""
 FLASHINFER_REFUSES_SM75 = (0, 22)
-"""FlashInfer's attention requires SM80, unless a plugin offers it again."""
+"""FlashInfer's attention requires SM80, unless a plugin re-enables it."""
 TRITON_REFUSES_FP8 = (0, 22)
 """Triton's attention refuses every fp8 cache before SM89; 0.21 accepts it, but has no kernel for
 fp8_e4m3."""

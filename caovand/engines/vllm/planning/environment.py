@@ -184,8 +184,8 @@ def _threads(partial: PartialPlan) -> Setting | None:
 def _shares_graphs(partial: PartialPlan) -> bool:
     """Whether vLLM's own all-reduce records CUDA graphs whose memory the cards then share.
 
-    It exports that memory by cudaIpcGetMemHandle, which refuses expandable segments: the engine
-    ends while capturing (vllm#42609, also reported for pairs of RTX 3090 and 5090).
+    It exports that memory with cudaIpcGetMemHandle, which rejects expandable segments, so the
+    engine dies while capturing CUDA graphs (vllm#42609, also on pairs of RTX 3090 and 5090).
     """
     alone = partial.count("tensor_parallel_size") < 2
     return not (

@@ -230,7 +230,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "out); 401 or 403: it wants a login; anything else: the network, its proxy, or a mirror.",
     ),
     "python.managed": (
-        "The system's Python takes no packages: make an environment (python3 -m venv, or uv venv) "
+        "The system's Python does not accept packages: create a virtual environment (python3 -m "
+        "venv, or uv venv) "
         "and install the engine there.",
     ),
     "python.socket": (
