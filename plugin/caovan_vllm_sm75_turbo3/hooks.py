@@ -99,7 +99,8 @@ def interface_refusal(hook: Hook, module: ModuleType) -> str | None:
         inspect.signature(getattr(layer, "_warmup_prefill_kernels", lambda: None)).parameters
     )
     if warm_up != WARM_UP:
-        return f"{hook.layer}._warmup_prefill_kernels takes {warm_up}, but this plugin expects {WARM_UP}"
+        name = f"{hook.layer}._warmup_prefill_kernels"
+        return f"{name} takes {warm_up}, but this plugin expects {WARM_UP}"
     parameters = inspect.signature(prefill.forward_native).parameters
     missing = [name for name in PREFILL if name not in parameters]
     if missing:
