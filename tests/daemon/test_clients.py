@@ -188,7 +188,7 @@ def report(world: World, seq: int, at_engine: int) -> None:
 def test_an_end_waits_until_the_gateway_knows_and_has_no_answer_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    monkeypatch.setattr(module, "POLL_S", 0.0)
 
     async def test(world: World) -> None:
         world.turn(State.SERVING, plan=PLAN)
@@ -216,7 +216,7 @@ def test_an_end_waits_until_the_gateway_knows_and_has_no_answer_left(
 def test_an_end_does_not_wait_for_a_silent_gateway_or_beyond_its_time_or_in_a_hurry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    monkeypatch.setattr(module, "POLL_S", 0.0)
 
     async def test(world: World) -> None:
         world.clients.ends(EndChild(1, 15.0, 600.0), again=False)

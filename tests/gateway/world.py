@@ -178,15 +178,11 @@ async def for_ever(request: web.Request | None = None) -> web.Response:
 
 
 class World:
+    gateway: server.RunningGateway
+
     def __init__(
-        self,
-        session: ClientSession,
-        port: int,
-        daemon: FakeDaemon,
-        engine: FakeEngine,
-        gateway: server.RunningGateway,
+        self, session: ClientSession, port: int, daemon: FakeDaemon, engine: FakeEngine
     ) -> None:
-        self.gateway = gateway
         self.session, self.port, self.daemon, self.engine = session, port, daemon, engine
         self.url = f"http://127.0.0.1:{port}"
 
@@ -226,7 +222,8 @@ async def world(folder: Path, **says: Any) -> AsyncIterator[World]:
     gateway = await server.start(listener, daemon.path, 1 << 20, Marks())
     try:
         async with ClientSession() as session:
-            one = World(session, own, daemon, engine, gateway)
+            one = World(session, own, daemon, engine)
+            one.gateway = gateway
             one.engine_port = port  # type: ignore[attr-defined]
             yield one
     finally:
