@@ -221,7 +221,7 @@ def test_the_lock_lies_next_to_its_source(
     assert make_lock.main(words) == 0
     assert capsys.readouterr().out == f"{tmp_path}/cpu-1.0.txt is written\n"
     made = lock.parse((tmp_path / "cpu-1.0.txt").read_text(), "made")
-    assert [pin.requirement()[:6] for pin in made.pins] == ["one==1"]
+    assert [pin.requirement[:6] for pin in made.pins] == ["one==1"]
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,13 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Path], world: InstallWorl
     `files`: pin name -> file. Each is listed: its folder may also hold wheels of other versions.
     """
     requirements = path / "wheels.txt"
-    lines = [pin.requirement(files[pin.name].resolve()) for pin in lock.wheels]
+    lines = []
+    for pin in lock.wheels:
+        file = files[pin.name].resolve()
+        digest = pin.sha256[0]
+        if len(pin.sha256) > 1 and (actual := sha256(file)) in pin.sha256:
+            digest = actual
+        lines.append(pin.requirement_from(file, digest))
     requirements.write_text("\n".join(lines) + "\n", encoding="utf-8")
     uv = trust.program("uv", world.environ)
     if uv is not None:  # several times as fast as pip

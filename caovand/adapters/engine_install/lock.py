@@ -63,11 +63,15 @@ class Pin:
     sha256: tuple[str, ...]
     size_bytes: int
 
-    def requirement(self, file: Path | None = None) -> str:
-        """The pin in the syntax of a requirements file, with `file` as its only source if set."""
-        package = f"{self.name} @ {file.as_uri()}" if file else f"{self.name}=={self.version}"
+    @property
+    def requirement(self) -> str:
+        """The pin in the syntax of a requirements file."""
         hashes = (f"--hash=sha256:{digest}" for digest in self.sha256)
-        return " \\\n    ".join([package, *hashes])
+        return " \\\n    ".join([f"{self.name}=={self.version}", *hashes])
+
+    def requirement_from(self, file: Path, digest: str) -> str:
+        """The pin with one file of this sha256 as its source: uv takes one hash for a file."""
+        return f"{self.name} @ {file.as_uri()} --hash=sha256:{digest}"
 
 
 @dataclass(frozen=True)

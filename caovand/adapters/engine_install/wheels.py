@@ -210,7 +210,7 @@ def _download_batch(
     tick: Callable[[], None],
 ) -> None:
     requirements = part / "batch.txt"
-    requirements.write_text("\n".join(pin.requirement() for pin in batch) + "\n", encoding="utf-8")
+    requirements.write_text("\n".join(pin.requirement for pin in batch) + "\n", encoding="utf-8")
     command = [*pip(python), "download", "--no-deps", "--require-hashes", "--no-cache-dir"]
     command += ["--progress-bar=off", "--dest", str(part / "done"), "-r", str(requirements)]
     env = {"TMPDIR": str(part), "PYTHONPATH": "", "PIP_REQUIRE_VIRTUALENV": ""}
