@@ -76,15 +76,19 @@ def wheelhouse(folder: Path) -> Path:
     return folder
 
 
-def lock_text(index: Path, **head: str) -> str:
-    """A lock file of all wheels in a folder; `head` changes or adds `# caovan:` lines."""
+def lock_text(index: Path, *others: str, **head: str) -> str:
+    """A lock file of all wheels in a folder; `head` changes or adds `# caovan:` lines.
+
+    `others` are the sha256 of each package's wheels for other platforms.
+    """
     keys = {"version": "9.9.9", "build": "cpu", "python": PYTHON, "disk-mib": "1"}
     keys |= {key.replace("_", "-"): value for key, value in head.items()}
     lines = [f"# caovan: {key} = {value}" for key, value in keys.items()]
     for file in sorted(index.glob("*.whl")):
         name, version = file.name.split("-")[:2]
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        lines.append(f"{name}=={version} \\\n    --hash=sha256:{digest}")
+        hashes = map("--hash=sha256:{}".format, (*others, digest))
+        lines.append(" \\\n    ".join([f"{name}=={version}", *hashes]))
         lines.append(f"    # {file.stat().st_size} bytes")
     return "\n".join(lines) + "\n"
 

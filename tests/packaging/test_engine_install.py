@@ -36,7 +36,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("house")
     index = engine_fakes.wheelhouse(folder / "index")
     (folder / "locks").mkdir()
-    (folder / "locks" / "cpu-9.9.9.txt").write_text(engine_fakes.lock_text(index))
+    (folder / "locks" / "cpu-9.9.9.txt").write_text(engine_fakes.lock_text(index, "0" * 64))
     return folder
 
 
