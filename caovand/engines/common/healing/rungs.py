@@ -23,8 +23,10 @@ BY_PERSON: Mapping[str, tuple[str, ...]] = {
     "driver.ptx": (),
     "driver.behind": (),
     "container.requirement": (),
+    "jit.link": (),
 }
-"""The rows of `Healing.precise` for a build, driver or container that only a person can replace."""
+"""The rows of `Healing.precise` for a build, driver, container or library that only a person can
+replace."""
 
 
 def halve(plan: Plan, name: str, least: int, label: str) -> RungStep | None:

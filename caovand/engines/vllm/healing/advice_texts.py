@@ -173,10 +173,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "vLLM's newer model runner needs pinned memory, which is off under WSL2: set "
         "VLLM_WSL2_ENABLE_PIN_MEMORY=1, or install an older release.",
     ),
-    "jit.link": (
-        "The linker ran and did not find lib{library}: for cuda, link the driver's libcuda.so.1 as "
-        "libcuda.so into a folder of LIBRARY_PATH (sudo ldconfig may be enough).",
-    ),
     "jit.toolkit": (
         "FlashInfer compiles its kernels with a CUDA toolkit that is older than this card, and "
         "then reports the card as too old: install a CUDA toolkit that supports the card (12.8 for "

@@ -71,8 +71,6 @@ ROWS: tuple[Signature, ...] = (
          toolchain.PTXAS),
     signature("jit.cc", "cause", "jit-toolchain",
          toolchain.COMPILER),
-    signature("jit.link", "cause", "jit-toolchain",
-         r"\bcannot find -l(?P<library>\w{1,40})"),
     signature("backend.only", "cause", "backend-unsupported",
          r"^\w{1,40}Error: (?:.{0,60}\b)?(?P<feature>[A-Za-z][\w-]{2,40}) (?:is|are) only "
          r"supported (?:in|by|with) "
