@@ -109,6 +109,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "(with caovan in [engine] extra_args), or install a newer release.",
     ),
     "sglang.cc": COMPILER_ADVICE,
+    "sglang.old": (
+        "This card is too old for SGLang, which supports compute capability 7.5 (Turing) and "
+        "newer; a V100 has 7.0, a P40 6.1. No option changes that: run the model with llama.cpp "
+        "or Ollama (a GGUF file), whose builds for CUDA 12 support such cards, from 7.0 on with an "
+        "older vLLM, or use a newer card.",
+    ),
     "sglang.args": (
         CHOICE,
         "SGLang refused its options: {why}. Correct the command line (with "

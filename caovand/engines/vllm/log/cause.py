@@ -17,6 +17,7 @@ from dataclasses import replace
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, importer
 from caovand.engines.common.logs.hit import best_cause, explain_lost_process, shorten
+from caovand.engines.common.logs.rows import toolkit
 from caovand.engines.common.logs.rows.binaries import NUMPY, numpy_user
 from caovand.engines.common.logs.rows.kernel_owners import with_owner
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS, as_raised_by_reader
@@ -87,6 +88,11 @@ _UNLOADED = re.compile(
 )
 """A warning, which says why an operator is missing later."""
 _LOGS_END = re.compile(r"(?:^|/)(?:core|multiproc_executor)\.py$")
+_SAMPLES = re.compile(
+    r"/flashinfer/sampling\.py:|/vllm/(?:v1/(?:worker/gpu/)?sample/(?:\w{1,40}/){0,3}\w{1,60}"
+    r"|model_executor/layers/sampler)\.py:(?!compute_logprobs)"
+)
+"""Code that samples, outside weights and KV cache; a prompt's log-probabilities are not sampled."""
 _PARSES = re.compile(r"/tool_parsers/[^:]{1,80}:extract_tool_calls")
 """Code that reads a model's answer as JSON, not a file of the model."""
 _NOWHERE = re.compile(r"^.{0,100}(?:No platform detected|Failed to infer device type)")
@@ -229,6 +235,12 @@ def _with_exact_row(hit: PossibleCause, lines: Sequence[str]) -> PossibleCause:
     """The hit with the row that the lines before it or its traceback make of a general one."""
     if hit.row is BY_ID["ray.short"] and any(_ALONE in line for line in lines[: hit.index]):
         return replace(hit, row=ALONE)
+    if (
+        hit.row.id == "oom.cuda"
+        and hit.phase != "serving"
+        and any(map(_SAMPLES.search, hit.frames))
+    ):
+        return replace(hit, row=BY_ID["oom.sampler"])
     if hit.row is BY_ID["cuda.arch"]:
         row, captures = with_owner(hit.row, dict(hit.captures), hit.frames)
         return replace(hit, row=row, captures=captures)
@@ -236,12 +248,15 @@ def _with_exact_row(hit: PossibleCause, lines: Sequence[str]) -> PossibleCause:
 
 
 def _circumstances(hit: PossibleCause, lines: Sequence[str]) -> Mapping[str, str]:
-    """Facts from other lines that the answer needs: the node, the platform, an unloaded library."""
+    """Facts from other lines that the answer needs: the node, the platform, an unloaded library,
+    the toolkit."""
     facts: dict[str, str] = {}
     if elsewhere := _OTHER_NODE.match(lines[hit.index]):
         facts["node"] = elsewhere["node"]
     if hit.row.id == "engine.cuda" and any(map(_NOWHERE.search, lines)):
         facts["nowhere"] = "no platform was detected"
+    if hit.row.id == toolkit.TOOLKIT:
+        facts |= toolkit.picked_up(lines)
     unloaded = map(_UNLOADED.match, lines[: hit.index] if "operator" in hit.captures else ())
     if match := next(filter(None, unloaded), None):
         facts["unloaded"] = match["library"]

@@ -124,12 +124,12 @@ ROWS = (
          r"Could not load any common_ops library", SERVED),
 )  # fmt: skip
 LINKER_ADVICE = (
-    "The compiler is there; its linker does not find lib{of_driver}.so. The driver brings libcuda.so.1, "
-    "which programs load (`ldconfig -p | grep libcuda` shows its folder), and often no libcuda.so "
-    "next to it: sudo ln -s libcuda.so.1 FOLDER/libcuda.so, and set LIBRARY_PATH=FOLDER if the "
-    "linker does not search there (usually /usr/lib/x86_64-linux-gnu, under WSL /usr/lib/wsl/lib). "
-    "Without root, or without a driver as in `docker build`, set LIBRARY_PATH to the toolkit's "
-    "stubs, /usr/local/cuda/lib64/stubs.",
+    "The compiler is there; its linker does not find lib{of_driver}.so. The driver brings "
+    "libcuda.so.1, which programs load (`ldconfig -p | grep libcuda` shows its folder), and often "
+    "no libcuda.so next to it: sudo ln -s libcuda.so.1 FOLDER/libcuda.so, and set "
+    "LIBRARY_PATH=FOLDER if the linker does not search there (usually /usr/lib/x86_64-linux-gnu, "
+    "under WSL /usr/lib/wsl/lib). Without root, or without a driver as in `docker build`, set "
+    "LIBRARY_PATH to the toolkit's stubs, /usr/local/cuda/lib64/stubs.",
     "The compiler is there; its linker does not find lib{of_toolkit}.so, which the CUDA toolkit "
     "brings: set LIBRARY_PATH to its libraries (/usr/local/cuda/lib64, in conda "
     "$CONDA_PREFIX/lib), and install the whole toolkit of PyTorch's CUDA release if they lack it.",
@@ -173,7 +173,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "Triton's compiler failed on a kernel for this card, usually one older than Ampere "
         "(compute capability below 8.0): no setting of the card is at fault. Install a newer "
         "release of the engine with the Triton that it requires, or let it use other "
-        "kernels: another attention backend, no prefix caching or chunked prefill, another quantization.",
+        "kernels: another attention backend, no prefix caching or chunked prefill, another "
+        "quantization.",
     ),
     "build.needs-card": (
         "The build needs this machine's own card and sees none, as in `docker build`: set the "
