@@ -33,7 +33,7 @@ FAILED = [
     ("nvcc-headers", "jit-toolchain", "jit.header", "load"),
     ("port-taken", "port-busy", "sglang.port", "http"),
     ("request-slots", "kv-cache-short", "sglang.slots", "serving"),
-    ("scheduler-killed", "engine-died", "sglang.crashed", "serving"),
+    ("scheduler-killed", "engine-died", "sglang.killed", "serving"),
     ("share-too-high", "device-oom-capture", "sglang.oom", "capture"),
     ("share-too-low", "kv-cache-none", "sglang.cache", "load"),
     ("too-old-card", "backend-unsupported", "sglang.old", "resolve"),
