@@ -21,10 +21,8 @@ BUILDERS = frozenset(
     {
         "caovand.engines.common.logs.rows.raised._family",
         "caovand.engines.common.logs.signature.signature",
+        "caovand.engines.common.logs.start_messages.start_message",
         "caovand.engines.vllm.log.phases._row",
-        "caovand.engines.llamacpp.log.phases._row",
-        "caovand.engines.ollama.log.phases._row",
-        "caovand.engines.sglang.log.phases._row",
     }
 )
 
