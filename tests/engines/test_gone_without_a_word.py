@@ -19,6 +19,7 @@ from caovand.engines.ollama.log import cause as ollama
 from caovand.engines.sglang.log import cause as sglang
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.log.cause import find_cause
+from caovand.engines.vllm.log.explain import explain
 from tests.engines.releases import RELEASES, ROOT, source_of
 
 READY = "(APIServer pid=3) INFO:     Application startup complete."
@@ -102,6 +103,15 @@ def test_an_actor_of_ray_that_vanished_is_excused_and_one_that_failed_is_not() -
 def test_a_core_that_is_killed_while_it_starts_is_excused(status: str) -> None:
     failed = f"RuntimeError: Engine core initialization failed. Failed core proc(s): {status}"
     is_excused(find_cause([LOADING, failed], "load"))
+
+
+@pytest.mark.parametrize(("status", "short"), [(-9, True), (1, False)])
+def test_advice_on_a_core_that_sigkill_ends_while_it_starts_names_the_host_s_memory(
+    status: int, short: bool
+) -> None:
+    failed = "RuntimeError: Engine core initialization failed. Failed core proc(s): "
+    advice = explain(f"{LOADING}\n{failed}{{'EngineCore': {status}}}\n").advice
+    assert ("dmesg" in advice[0]) == short
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def sentences(
         or general.get(failure)
         or GENERAL.get(failure, ())
     )
-    known = {**known, **stages.users_of(finding)}
+    known = {**known, **stages.users_of(finding), **programs.tensors_of(finding)}
     texts = [
         text for text in (_fill(template, known) for template in (_OTHERS, *templates)) if text
     ]

@@ -118,8 +118,17 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "release of llama.cpp on all nodes.",
     ),
     "llama.model.split": (
-        "Parts of a split GGUF file are missing, or do not belong together: download all of one "
-        "release, and pass the first part.",
+        "The header of {misnamed} says that it is one of several parts, and its name does not end "
+        "in -00001-of-0000N.gguf, from which llama.cpp derives the names of the others: it was "
+        "renamed, or the parts were concatenated with cat, which makes no whole file. Keep the "
+        "parts under their own names in one folder, and pass the first. To have one file: "
+        "llama-gguf-split --merge FIRST-PART MERGED.gguf.",
+        "The file is not the first of its parts ({later}): pass the one whose name has "
+        "-00001-of-, with the others next to it.",
+        "Parts of a split GGUF file are missing, or do not belong together ({parts}): download all "
+        "of one release, and pass the first part.",
+        "The part {path} of a split GGUF file is missing or cannot be read: download all parts of "
+        "one release into one folder under their own names, and pass the first.",
     ),
     "llama.model.projector": (
         "The multimodal projector (mmproj) is missing, damaged, or newer than this release: "
@@ -210,8 +219,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "file.",
     ),
     "llama.model.shape": (
-        "The file has {expected} tensors, and this release of the program makes use of {got}. If "
-        "{expected} is more, the file holds a part that it does not know: in blobs of Ollama the "
+        "The file has {one_more} tensors, one more than the program makes use of: its llama.cpp is "
+        "older than the file, and lacks a tensor that the model's converter writes since (of Llama "
+        "3.1 and its kin rope_freqs, read since the end of July 2024). Update the program first; "
+        "another file does not help.",
+        "The file has {of_file} tensors, and this release of the program makes use of {got}. If "
+        "{of_file} is more, the file holds a part that it does not know: in blobs of Ollama the "
         "vision part lies in the same file, others hold layers for drafts. Use a GGUF file that "
         "was made for llama.cpp (with its mmproj apart), or a newer release. If it is less, the "
         "file is damaged or older than the program: download it again.",

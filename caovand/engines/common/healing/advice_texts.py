@@ -34,6 +34,7 @@ from caovand.engines.common.logs.rows import (
     studio,
     system,
     toolchain,
+    toolkit,
     unreached,
 )
 
@@ -131,6 +132,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **system.ADVICE,
     **clients.ADVICE,
     **toolchain.ADVICE,
+    **toolkit.ADVICE,
     **unreached.ADVICE,
     **links.ADVICE,
     **loader.ADVICE,

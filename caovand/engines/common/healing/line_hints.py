@@ -57,6 +57,8 @@ _WHATEVER = re.compile(
     r"--limit-mm-per-prompt at startup\.?"
 )
 """Advice that a program adds whatever the cause is."""
+_OF_DOCKER = ": unknown"
+"""The status that Docker adds to a runtime's message."""
 MAX_NAMES = 4
 OWN_ADVICE = "The line's own advice: "
 MIN_WORDS = 3
@@ -90,7 +92,7 @@ def _remedy(text: str) -> str:
     match = _REMEDY.search(text)
     if match is None:
         return ""
-    remedy = match[1].partition("', '")[0].strip(" '\"`,;:.")
+    remedy = match[1].partition("', '")[0].strip(" '\"`,;:.").removesuffix(_OF_DOCKER)
     return "" if match.end() == len(text) and _is_cut(text, remedy) else remedy
 
 

@@ -87,7 +87,8 @@ _PROGRAMS: Mapping[str, _Program] = {
 }
 _NAMES = re.compile(
     r".{0,200}?(?:(?P<studio>\bLM Studio(?:\]| API|[/\\]resources)|\[LMS\w|llmworker\.js"
-    r"|lmstudio-llama-cpp|\.lmstudio[/\\](?:extensions|\.internal)|🥲 )"
+    r"|lmstudio-llama-cpp|\.lmstudio[/\\](?:extensions|\.internal)|🥲 "
+    r"|\"vram_(?:recommended_capacity|unused)\": )"
     r"|(?P<webui>text-generation-webui|\boobabooga|\bmodules[/\\](?:ui_model_menu|models|llamacpp_"
     r"\w{1,20}|llama_cpp_\w{1,20})\.py)"
     r"|(?P<kobold>[Kk]obold[Cc]pp)"
@@ -132,6 +133,15 @@ def program_in_log(finding: Finding, lines: Sequence[str]) -> str:
 def _named_in(line: str) -> str:
     match = _NAMES.match(line[:_MAX_LINE])
     return (match.lastgroup or "") if match else ""
+
+
+def tensors_of(finding: Finding) -> Mapping[str, str]:
+    """The number of tensors in a file of which the program reads fewer: `one_more` if it reads all
+    but one, else `of_file`; empty for other findings."""
+    expected, got = finding.captures.get("expected", ""), finding.captures.get("got", "")
+    if finding.signature != "llama.model.shape" or not expected:
+        return {}
+    return {"one_more" if int(expected) == int(got) + 1 else "of_file": expected}
 
 
 def first_remedy(finding: Finding) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from caovand.engines.common.logs.rows import ggml, unreached
 
 _NAMES = re.compile(
-    r"(?P<vllm>\bvllm(?:_\w{1,40})?\b(?!/(?:lib|bin)/)|\b(?-i:Vllm[A-Z]))"
+    r"(?P<vllm>\bvllm(?:_\w{1,40})?\b(?!/(?:lib|bin)/)|\b(?-i:Vllm[A-Z]|RayWorker(?:Vllm|Wrapper)\b"
+    r"|EngineCore failed to start))"
     r"|(?P<sglang>\bsglang\b(?!/(?:lib|bin)/)|\bsgl[-_]kernel\b)"
     r"|(?P<ollama>\bollama\b)"
     r"|(?P<llamacpp>\bllama(?:\.|-|_)cpp\b|\bllama-(?:server|cli)\b|\bllama_model_lo)",

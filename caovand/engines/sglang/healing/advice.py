@@ -108,7 +108,21 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "(`python -m sglang.launch_server --help` lists them). Correct it on the command line "
         "(with caovan in [engine] extra_args), or install a newer release.",
     ),
+    "sglang.killed": (
+        "SIGKILL ended a process of SGLang. If nobody sent it, the kernel did because the host's "
+        "memory (not the card's) was full, or a container's limit reached, most often while "
+        "weights are loaded: `sudo dmesg | grep -i 'killed process'`, and for a container "
+        "State.OOMKilled in `docker inspect`, show it.",
+        "Give the machine or the container (docker --memory, a pod's limits.memory) more memory or "
+        "swap, end other programs, or use a smaller checkpoint.",
+    ),
     "sglang.cc": COMPILER_ADVICE,
+    "sglang.old": (
+        "This card is too old for SGLang, which supports compute capability 7.5 (Turing) and "
+        "newer; a V100 has 7.0, a P40 6.1. No option changes that: run the model with llama.cpp "
+        "or Ollama (a GGUF file), whose builds for CUDA 12 support such cards, from 7.0 on with an "
+        "older vLLM, or use a newer card.",
+    ),
     "sglang.args": (
         CHOICE,
         "SGLang refused its options: {why}. Correct the command line (with "

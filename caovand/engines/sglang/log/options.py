@@ -25,6 +25,7 @@ VLLM_OPTIONS: Mapping[str, str] = {
     "max_num_seqs": "--max-running-requests",
     "max_num_batched_tokens": "--chunked-prefill-size",
     "enforce_eager": "--disable-cuda-graph",
+    "enable_reasoning": "--reasoning-parser alone",
     "enable_auto_tool_choice": "--tool-call-parser alone",
     "enable_prefix_caching": "nothing, as it is on (--disable-radix-cache turns it off)",
     "limit_mm_per_prompt": "--limit-mm-data-per-request",

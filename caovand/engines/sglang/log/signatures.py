@@ -19,6 +19,11 @@ _ROOM: Mapping[str, Failure] = {
     "serving": "device-oom-run",
 }  # fmt: skip
 
+_CODE = (
+    r"(?:Subprocess (?P<process>\w{1,60}) \(pid=\d{1,9}\) crashed with exit code "
+    r"|scheduler died during initialization \(exit code: |^Exit code: )"
+)
+"""What comes before a process's exit code."""
 SIGNATURES: tuple[Signature, ...] = (
     *host.ROWS,
     *python.ROWS,
@@ -120,10 +125,10 @@ SIGNATURES: tuple[Signature, ...] = (
     # Ends
     signature("sglang.watchdog", "cause", "hang",
          r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]{1,9})"),
+    signature("sglang.killed", "consequence", "host-oom", _CODE + r"(?P<silent>-9)(?!\d)",
+         python.SERVED),
     signature("sglang.crashed", "consequence", "engine-died",
-         r"(?:Subprocess (?P<process>\w{1,60}) \(pid=\d{1,9}\) crashed with exit code "
-         r"|scheduler died during initialization \(exit code: |^Exit code: )"
-         r"(?P<code>(?P<silent>-9|-15|0)(?!\d)|-?\d{1,4})"
+         _CODE + r"(?P<code>(?P<silent>-15|0)(?!\d)|-?\d{1,4})"
          r"|^Fatal Python error: (?P<error>[\w ]{1,60})"),
     signature("sglang.cuda", "generic", "launch-failure",
          r"^(?:torch\.AcceleratorError|RuntimeError): "

@@ -42,6 +42,12 @@ _FILES_ELSEWHERE = (
     "there under the same path (download it on every node, or mount one folder on all of them), "
     "or name it as the hub does (OWNER/NAME), so that each node downloads it."
 )
+_KILLED = (
+    "SIGKILL ended a process while the engine started: usually the kernel sent it, because the "
+    "host's memory (not the card's) was full, or a container's limit reached. `sudo dmesg | grep "
+    "-i 'killed process'`, or State.OOMKilled in `docker inspect`, shows it: give the machine or "
+    "the container (docker --memory, a pod's limits.memory) more."
+)
 _SAY_MORE = frozenset({"model.lacking", "model.tied", "model.tensor", "drafts.vocabulary"})
 """Texts that name what in the checkpoint, or its drafts, does not fit."""
 
@@ -68,6 +74,8 @@ def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list
     advice += ladder_changes(finding, HEALING, _setting, plan)
     if where and finding.failure != "plugin-error" and finding.signature not in _SAY_MORE:
         advice.insert(0, where)
+    if "killed" in known:
+        advice.insert(0, _KILLED)
     if "node" in known:
         there = _FILES_ELSEWHERE if finding.failure in _FILE_FAILURES else _OTHER_NODE
         advice.insert(0, there.format(node=known["node"]))

@@ -32,7 +32,12 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "with nvidia-smi what else uses it; more GPUs or a smaller quantization leave more.",
     ),
     "device-oom-run": ("The peak of a step did not fit next to the KV cache.",),
-    "sampler-oom": ("Sampling was warmed up with {requests} concurrent requests.",),
+    "sampler-oom": (
+        "Sampling was warmed up with {requests} concurrent requests.",
+        "The card has no memory left for sampling, which sorts the logits of all requests of a "
+        "step (max_num_seqs times the vocabulary), next to weights and KV cache: lower "
+        "gpu_memory_utilization or max_num_seqs.",
+    ),
     "collective-timeout": ("One GPU stopped answering the others: start again once.",),
     "host-oom": ("The machine ran out of memory: close other programs, or add swap.",),
     "compile-cache-stale": (
@@ -172,16 +177,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "uva.absent": (
         "vLLM's newer model runner needs pinned memory, which is off under WSL2: set "
         "VLLM_WSL2_ENABLE_PIN_MEMORY=1, or install an older release.",
-    ),
-    "jit.link": (
-        "The linker ran and did not find lib{library}: for cuda, link the driver's libcuda.so.1 as "
-        "libcuda.so into a folder of LIBRARY_PATH (sudo ldconfig may be enough).",
-    ),
-    "jit.toolkit": (
-        "FlashInfer compiles its kernels with a CUDA toolkit that is older than this card, and "
-        "then reports the card as too old: install a CUDA toolkit that supports the card (12.8 for "
-        "compute capability 12.0, 12.9 for 12.1 and the f-variants), or do without its sampler: "
-        "VLLM_USE_FLASHINFER_SAMPLER=0.",
     ),
     "gpu.unlinked": (
         "The driver's library libcuda.so.1 is not there for this process, so that vLLM sees no "

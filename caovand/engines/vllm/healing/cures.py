@@ -104,6 +104,8 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "cache.fp8": ("kv-dtype-plain", "attention", "half-input"),
     "uva.absent": (),
     "raised.kernel": ("kv-dtype-plain", "attention", "plugin-off", "mtp-off", "eager"),
+    # Only torch.compile can be done without: every other kernel needs the compiler as well
+    "jit.cc": ("eager",),
     "jit.python": (),
     "jit.cuda": (),
     "torch.card": (),

@@ -17,6 +17,7 @@ from dataclasses import replace
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, importer
 from caovand.engines.common.logs.hit import best_cause, explain_lost_process, shorten
+from caovand.engines.common.logs.rows import toolkit
 from caovand.engines.common.logs.rows.binaries import NUMPY, numpy_user
 from caovand.engines.common.logs.rows.kernel_owners import with_owner
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS, as_raised_by_reader
@@ -26,7 +27,7 @@ from caovand.engines.common.logs.rows.raised import (
     family_of,
     packages,
 )
-from caovand.engines.common.logs.signature import Signature, first
+from caovand.engines.common.logs.signature import MAX_LINE, Signature, first
 from caovand.engines.vllm.log.component import (
     UNNAMED,
     PossibleCause,
@@ -87,6 +88,17 @@ _UNLOADED = re.compile(
 )
 """A warning, which says why an operator is missing later."""
 _LOGS_END = re.compile(r"(?:^|/)(?:core|multiproc_executor)\.py$")
+_SAMPLES = re.compile(
+    r"/flashinfer/sampling\.py:|/vllm/(?:v1/(?:worker/gpu/)?sample/(?:\w{1,40}/){0,3}\w{1,60}"
+    r"|model_executor/layers/sampler)\.py:(?!compute_logprobs)"
+)
+"""Code that samples, outside weights and KV cache; a prompt's log-probabilities are not sampled."""
+_LOOPBACK = re.compile(
+    r"\b(?:remote=\[(?P<address>127\.[\d.]{5,11}|::1)\]|hostname to a \(local\) address)"
+)
+"""Gloo's address of another rank, which is one of this machine alone, or its warning of that."""
+_FIRST_PHASE = "resolve"
+_NO_PLATFORM = re.compile(r"No platform detected, vLLM is running on UnspecifiedPlatform")
 _PARSES = re.compile(r"/tool_parsers/[^:]{1,80}:extract_tool_calls")
 """Code that reads a model's answer as JSON, not a file of the model."""
 _NOWHERE = re.compile(r"^.{0,100}(?:No platform detected|Failed to infer device type)")
@@ -95,6 +107,7 @@ _ALONE = "Started a local Ray instance"
 _OTHER_NODE = re.compile(r".{0,80}\bpid=\d{1,10}, ip=(?P<node>[\d.]{7,15}|[\da-f:]{3,45})\)")
 # How a process ended, as its parent reports it: `exit code: -4`, `{'EngineCore': -4}`.
 _ENDED = re.compile(r"(?:\(exit code: |Failed core proc\(s\): \{'\w{1,40}': )-(\d{1,2})[)}]")
+_KILLED = re.compile(r"\(exit code: -9\)|Failed core proc\(s\): \{'\w{1,40}': -9\}")
 # Signals that the CPU raises, not another process.
 _FAULTS: Mapping[str, str] = {
     "4": "SIGILL, an illegal instruction",
@@ -123,7 +136,19 @@ def find_cause(
         hit = _first_symptom(hits, wrapper)
         if hit is not None and search.stopped and _is_end(hit):
             return None
+    if hit is None and not alive and not search.stopped and phase == _FIRST_PHASE:
+        return _without_platform(lines) if search.reached in ("", _FIRST_PHASE) else None
     return _finding(hit, hits, lines) if hit else None
+
+
+def _without_platform(lines: Sequence[str]) -> Finding | None:
+    """The finding for a log that ends without a failure, and whose start found no card: what
+    follows then is always the same refusal."""
+    for number, line in enumerate(lines, 1):
+        if found := _NO_PLATFORM.search(line[:MAX_LINE]):
+            captures = {"platform": "UnspecifiedPlatform"}
+            return Finding("gpu-absent", found[0], _FIRST_PHASE, captures, "gpu.absent", number)
+    return None
 
 
 def announces_failure(line: str) -> bool:
@@ -215,6 +240,8 @@ def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[
         failure = "unknown"
     captures |= raised_by
     captures |= _package(hit, row, captures, lines)
+    if "silent" in captures and hit.phase != "serving" and any(map(_KILLED.search, lines)):
+        captures["killed"] = "SIGKILL"
     text = shorten(hit.text, _TEXT)
     ended = _ENDED.search(text)
     if ended and ended[1] in _FAULTS and hit.row.kind in ("consequence", "wrapper"):
@@ -229,6 +256,12 @@ def _with_exact_row(hit: PossibleCause, lines: Sequence[str]) -> PossibleCause:
     """The hit with the row that the lines before it or its traceback make of a general one."""
     if hit.row is BY_ID["ray.short"] and any(_ALONE in line for line in lines[: hit.index]):
         return replace(hit, row=ALONE)
+    if (
+        hit.row.id == "oom.cuda"
+        and hit.phase != "serving"
+        and any(map(_SAMPLES.search, hit.frames))
+    ):
+        return replace(hit, row=BY_ID["oom.sampler"])
     if hit.row is BY_ID["cuda.arch"]:
         row, captures = with_owner(hit.row, dict(hit.captures), hit.frames)
         return replace(hit, row=row, captures=captures)
@@ -236,12 +269,18 @@ def _with_exact_row(hit: PossibleCause, lines: Sequence[str]) -> PossibleCause:
 
 
 def _circumstances(hit: PossibleCause, lines: Sequence[str]) -> Mapping[str, str]:
-    """Facts from other lines that the answer needs: the node, the platform, an unloaded library."""
+    """Facts from other lines that the answer needs: the node, the platform, an unloaded library,
+    the toolkit."""
     facts: dict[str, str] = {}
     if elsewhere := _OTHER_NODE.match(lines[hit.index]):
         facts["node"] = elsewhere["node"]
     if hit.row.id == "engine.cuda" and any(map(_NOWHERE.search, lines)):
         facts["nowhere"] = "no platform was detected"
+    if hit.row.id == toolkit.TOOLKIT:
+        facts |= toolkit.picked_up(lines)
+    if hit.row.id == "nccl.network":
+        loopback = next(filter(None, map(_LOOPBACK.search, lines)), None)
+        facts |= {"loopback": loopback["address"] or "127.0.0.1"} if loopback else {}
     unloaded = map(_UNLOADED.match, lines[: hit.index] if "operator" in hit.captures else ())
     if match := next(filter(None, unloaded), None):
         facts["unloaded"] = match["library"]

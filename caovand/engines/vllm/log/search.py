@@ -73,6 +73,11 @@ class CauseSearch:
         for index, line in enumerate(lines):
             self._read(index, line)
 
+    @property
+    def reached(self) -> str:
+        """The last phase that the log shows; "" for none."""
+        return self._shown_phase
+
     def _read(self, index: int, line: str) -> None:
         parts = take_apart(line)
         self._follow_phase(line)

@@ -41,7 +41,7 @@ _RAW = re.compile(
     r"(?: {0,2}Value error, |  [^ \[].{0,1000} \[type=[a-z_.]{1,40}, input_value=|  what\(\): "
     r"|\[rank\d+\]|\[E \w{1,40}\.cpp:\d"
     r"|[\w./+ -]{1,60}: (?:fatal |internal compiler )?error\b"
-    r"|(?:[\w./+:-]{1,200}: )?fatal error: \S|\S{0,60}\bld: cannot find -l"
+    r"|(?:[\w./+:-]{1,200}: )?fatal error: \S"
     r"|nvcc (?:fatal|error)|ninja: |FAILED: \[code=|FATAL: kernel |Fatal [Pp]ython error:"
     r"|\[autoscaler\] Error: |\(autoscaler\b[^()]{0,40}\) Error: "
     r"|!!!!!!! |malloc\(\)|free\(\)|double free|corrupted "

@@ -18,7 +18,9 @@ ROWS = (
          r"|module (?:was )?compiled against (?:NumPy C-)?(?:API|ABI) version "
          r"(?P<wanted>0x[\da-f]{1,8}) (?:\(.{0,60}\) )?but (?:this version of numpy|the running "
          r"NumPy) (?:is|has C-API version) (?P<running>0x[\da-f]{1,8})"
-         r"|`(?P<removed>np\.\w{1,40})` was removed in the NumPy 2\.0 release"),
+         r"|`(?P<removed>np\.\w{1,40})` was removed in the NumPy 2\.0 release"
+         r"|^ModuleNotFoundError: No module named '(?:(?P<made>numpy\._core(?:\.\w{1,60}){0,3})"
+         r"|(?P<gone>numpy\.(?:lib|compat|array_api)(?:\.\w{1,60}){0,3}))'"),
     signature("engine.libc", "cause", "bad-arguments",
          r"version `(?P<symbols>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]{1,12})' not found"
          r"|cuDNN version incompatibility|CUDNN_STATUS_SUBLIBRARY\w{1,40}"),
@@ -33,6 +35,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "A package was compiled for NumPy 1, where {narrow} is larger, and NumPy 2 is installed: "
         + _FOR_NUMPY_1,
         "A package uses {removed}, which NumPy 2 no longer has: " + _FOR_NUMPY_1,
+        "A package imports {gone}, which NumPy 2 no longer has: " + _FOR_NUMPY_1,
+        "A package, or a file that it reads, was made with NumPy 2, which has {made}, and NumPy 1 "
+        "is installed: pip install 'numpy>=2', if everything there takes it (`pip check`), or "
+        "install the release of the package for NumPy 1.",
         "A package was compiled for a newer NumPy than the installed one, where {newer} has "
         "another size: pip install --upgrade numpy as far as the engine's requirements allow, or "
         "install an older release of the package.",

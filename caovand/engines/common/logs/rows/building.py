@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from caovand.engines.common.logs.rows import toolchain
 from caovand.engines.common.logs.signature import signature
 
 _RAW = re.compile(
@@ -21,7 +22,7 @@ _RAW = re.compile(
     r"|(?:nvcc|vulkan-shaders-gen|glslc|git|ninja|hipcc|icpx|clang|gcc|g\+\+|cmake"
     r"|make): (?:command )?not found"
     r"|nvcc: No such|undefined reference to|LNK\d{4}|ld returned 1|linker command failed"
-    r"|DSO missing from|cannot find -l"
+    r"|DSO missing from"
     r"|symbol\(s\) not found|ninja: (?:build stopped|error)|make(?:\[\d{1,2}\])?: \*\*\* "
     r"|is not able to compile|is deprecated|or higher is required|has been removed|No CMAKE_"
     r"|By not providing|Build system changed|Makefile build|CMakeLists|FAILED: |CUDA Toolkit not "
@@ -93,9 +94,7 @@ ROWS = (
          r"fatal error: '?(?P<header>[\w./+-]{1,120})'?(?:: No such file| file not found)"
          r"|Cannot open include file: '(?P<included>[^']{1,120})'"),
     signature("build.library", "cause", "jit-toolchain",
-         r"cannot find -l(?P<library>[\w.+-]{1,60})"
-         r"|unable to find library -l(?P<absent>[\w.+-]{1,60})"
-         r"|cannot open input file '(?P<file>[^']{1,120}\.lib)'"),
+         toolchain.LINKER + r"|cannot open input file '(?P<file>[^']{1,120}\.lib)'"),
     signature("build.package", "generic", "jit-toolchain",
          r"^(?!.{0,60}-- ).{0,200}Could NOT find (?P<package>[\w.+-]{1,60})"
          r"|package configuration file provided by \"(?P<config>[\w.+-]{1,60})\""
@@ -114,8 +113,7 @@ ROWS = (
          r"Unsloth: (?:No working quantizer found|Quantization failed"
          r"|The file 'llama\.cpp/\S{1,60}'.{0,80}does not exist)"),
     signature("build.linked", "cause", "jit-toolchain",
-         r"(?P<file>[^\s:]{1,200}): error adding symbols: DSO missing from command line"
-         r"|cannot find -l(?P<name>[\w.+-]{1,60})(?<!cuda)\b"),
+         r"(?P<file>[^\s:]{1,200}): error adding symbols: DSO missing from command line"),
     signature("build.link", "generic", "jit-toolchain",
          r"undefined reference to [`'](?P<symbol>[^'`]{1,120})|error LNK\d{4}|ld returned 1 exit"
          r"|symbol\(s\) not found for architecture|linker command failed"),
@@ -223,9 +221,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The build needs the header {included}: install the toolkit or SDK that has it.",
     ),
     "build.library": (
-        "The linker does not find the library {library}: install its development package; where "
-        "there is no driver, as in `docker build`, libcuda is in the toolkit's lib64/stubs.",
-        "The linker does not find the library {absent}: install it.",
+        *toolchain.LINKER_ADVICE,
         "The linker does not find {file}: install the toolkit or SDK that has it.",
     ),
     "build.package": (
@@ -269,9 +265,6 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "-DCMAKE_EXE_LINKER_FLAGS=-pthread and -DCMAKE_SHARED_LINKER_FLAGS=-pthread to CMake, in "
         "CMAKE_ARGS for pip; for others -lNAME), or build on a newer system, whose C library "
         "contains it.",
-        "The linker finds no lib{name}: install its development package (Debian and Ubuntu: "
-        "lib{name}-dev; `apt-file search lib{name}.so` finds its name), or add its folder to "
-        "LIBRARY_PATH.",
     ),
     "build.link": (
         "The linker does not find symbols that the objects use: objects of another release or "

@@ -71,8 +71,10 @@ ROWS = (
          r"object file|CANNOT LINK EXECUTABLE .{1,200}: library "
          r"\"(?P<linked>[^\"]{1,200})\" not found"
          r"|version [`'](?P<symbols>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]{1,10})' not found"),
+    signature("exit.detectors", "cause", "engine-unusable",
+         r"^run-detectors: unable to find an interpreter for (?P<file>\S{1,300})"),
     signature("exit.format", "cause", "engine-unusable",
-         r"^run-detectors: unable to find|^(?:-?\w{0,4}sh: )?\S{1,200}: (?:cannot execute"
+         r"^(?:-?\w{0,4}sh: )?\S{1,200}: (?:cannot execute"
          r"|Exec format error|Invalid argument|Permission denied)"),
 )  # fmt: skip
 OWNERS = (
@@ -146,6 +148,18 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "add their folder to LD_LIBRARY_PATH.",
         "The build was made for a newer system ({symbols} is missing): use a build for this "
         "distribution, or a container.",
+    ),
+    "exit.detectors": (
+        "{file} is a program of the APE format, which llamafile uses, and begins with MZ as "
+        "Windows programs do: a registration of binfmt_misc (of Wine or Mono: run-detectors) takes "
+        "it and finds nothing to run it. Other permissions or another shell do not change that. "
+        "Install the APE loader and register it:",
+        "sudo wget -O /usr/bin/ape https://cosmo.zip/pub/cosmos/bin/ape-$(uname -m).elf && sudo "
+        "chmod +x /usr/bin/ape",
+        "sudo sh -c \"echo ':APE:M::MZqFpD::/usr/bin/ape:' >/proc/sys/fs/binfmt_misc/register\"",
+        "sudo sh -c \"echo ':APE-jart:M::jartsr::/usr/bin/ape:' "
+        '>/proc/sys/fs/binfmt_misc/register"',
+        "A registration ends with a reboot: binfmt.d(5) keeps it.",
     ),
     "exit.format": (
         "The system cannot execute the file: it is not executable (chmod +x), for another "

@@ -111,7 +111,9 @@ FILE = (
     signature("llama.model.clip", "cause", "bad-arguments",
          r"CLIP cannot be used as main model"),
     signature("llama.model.split", "cause", "model-missing",
-         r"(?:illegal|invalid) split file|invalid split count|missing key .{1,60} in GGUF split"
+         r"invalid split file(?: name)?: (?P<misnamed>\S.{0,300})"
+         r"|(?P<later>illegal split file: \d{1,5}|model must be loaded with the first split)"
+         r"|(?P<parts>invalid split (?:file|count)|missing key .{1,60} in GGUF split)"
          r"|failed to load GGUF split from (?P<path>.{1,300})"),
     signature("llama.model.projector", "cause", "model-missing",
          r"failed to load multimodal model, '(?P<path>[^']{1,400})'|[Uu]nknown projector type"

@@ -71,6 +71,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "nccl.network": (
         "A rank could not connect to the address in the line: {reason}.",
+        "A rank offers the others the address {loopback}, which leads every machine to itself: its "
+        "host name resolves to that (/etc/hosts; under hostNetwork often), or to nothing. On every "
+        "node set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface of the nodes' network "
+        "(`ip -br addr`), for vLLM VLLM_HOST_IP to its address, and correct /etc/hosts.",
         "The ranks cannot reach each other: set the network's interface in NCCL_SOCKET_IFNAME and "
         "GLOO_SOCKET_IFNAME, open the firewall between the nodes, and try NCCL_IB_DISABLE=1.",
     ),

@@ -1,6 +1,27 @@
-"""Advice on model types that Transformers does not know."""
+"""Model types that Transformers does not know, and packages that a model's own code imports."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.core.healing.failure import Failure
+from caovand.engines.common.logs.signature import signature
+
+_SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
+ROWS = (
+    # Transformers logs it before it lists the packages that the model's own code needs
+    signature("python.asked", "generic", "bad-arguments",
+         r"Encountered exception while importing (?P<asked>[\w.]{1,80}): No module named "
+         r"'(?P<lacking>\w{1,60})", _SERVED),
+)  # fmt: skip
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "python.asked": (
+        "The model's own code imports {asked}, and the package {lacking} is not installed: pip "
+        "install {lacking} into the engine's environment, in a container into an image built on "
+        "the engine's (FROM ... RUN pip install {lacking}). The model's page names the packages "
+        "whose name differs from that of the module.",
+    ),
+}
 
 OF_PART = (
     "{model_type} is not the type of a model, but of its part ({part}): config.json comes from "

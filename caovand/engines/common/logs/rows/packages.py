@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common.logs.rows.model_types import OF_PART, OF_TEXT
+from caovand.engines.common.logs.rows import model_types
 from caovand.engines.common.logs.signature import signature
 
 _VERSION = r"\d[\w.+-]{0,30}"
@@ -28,9 +28,10 @@ _RAW = re.compile(
     r"|(?:error: |  [×x╰─▶ ]{1,6})?Failed to (?:fetch|download):? `http"
     r"|.{0,200}\bha(?:s|ve) no wheels with a matching|[ ×✗x╰─▶]{1,8}hint: You require \w{1,20} \d"
     r"|.{0,200}is not a supported wheel on this platform"
-    r"|(?:ERROR: )?ld\.so: object |(?:set|get)_mempolicy: |libnuma: "
+    r"|(?:ERROR: )?ld\.so: object |(?:set|get)_mempolicy: |libnuma: |Encountered exception while "
 )
 ROWS = (
+    *model_types.ROWS,
     signature("python.linux", "cause", "engine-unusable",
          r"^ModuleNotFoundError: No module named "
          r"'(?P<module>uvloop|resource|fcntl|termios|pwd|grp)'|uvloop does not support Windows"),
@@ -118,6 +119,7 @@ ROWS = (
     # cannot import name 'X' from 'vllm.utils' (/usr/lib/.../vllm/utils.py)
     signature("python.part", "cause", "bad-arguments",
          r"^ModuleNotFoundError: No module named '"
+         r"(?!numpy\.(?:lib|_core|compat|array_api)\b)"
          r"(?=(?:transformers\.models\.(?P<model>\w{1,60})|(?P<flash>flash_attn)\.)?)"
          rf"(?P<package>{_WHOLE})\.(?P<part>(?:\w{{1,60}}\.){{0,6}}{_OF_PYTHON})'"
          rf"|^ImportError: cannot import name '(?P<name>{_OF_PYTHON})' from "
@@ -143,6 +145,7 @@ ROWS = (
          r"Consistency check failed: file should be of size"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    **model_types.ADVICE,
     "python.linux": (
         "{module} exists only on Linux, and the engine does not run on Windows itself: use WSL2 "
         "or a container. On Linux install {module} into the engine's environment.",
@@ -164,14 +167,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{user} needs {base} {condition}: install that, or another release of {user}.",
     ),
     "transformers.model": (
-        OF_PART,
+        model_types.OF_PART,
         "The installed Transformers does not know the model type {model_type}, and the engine "
         "reads models by it: first upgrade Transformers in the engine's environment (pip install "
         "--upgrade transformers), as far as the engine's requirements allow (`pip check`).",
         "If that is not enough, use a newer release or image of the engine, which brings the "
         "Transformers that it needs; for a model of the last days install Transformers from its "
         "sources. If other models fail likewise, check model_type in config.json.",
-        OF_TEXT,
+        model_types.OF_TEXT,
     ),
     "tokenizer.class": (
         "tokenizer_config.json names the class {tokenizer}, which the installed Transformers does "

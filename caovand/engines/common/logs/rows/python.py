@@ -290,6 +290,7 @@ _RAW = re.compile(
     r"|nccl(?:System|Internal|Remote|UnhandledCuda)Error: |Invalid config blocking "
     r"|(?:\S{1,200} )?(?:\[\d{1,4}\] )?(?:\S{1,100} )?NCCL WARN "
     r"|(?:[\w./+:-]{1,200}: )?fatal error: \S|.{0,100}\bfatal error C1083: |- \w{1,40}Error: "
+    r"|[\w./+-]{0,200}\bld(?:\.\w{2,4})?: (?:error: )?(?:cannot find -l|unable to find library -l)"
     r"|[^\s:]{1,300}\.so[\w.]{0,20}: (?:undefined symbol|cannot open shared|file too short)"
     r"|.{0,200}Warning: CUDA initialization: |The NVIDIA driver on your system is too old"
     r"|Failed to detect NVIDIA driver|ERROR: No supported GPU"

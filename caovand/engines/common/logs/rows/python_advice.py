@@ -179,8 +179,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "backend.dtype": (
         "The card's compute capability is below {needs}, which bfloat16 needs: set --dtype float16 "
         "(half).",
-        "The engine supports cards from compute capability {oldest} on: use an older release of "
-        "it, or llama.cpp.",
+    ),
+    "gpu.old": (
+        "This card is too old for the engine, which supports compute capability {oldest} and "
+        "newer: run the model with llama.cpp or Ollama (a GGUF file), whose builds for CUDA 12 "
+        "support older cards, with an older release of the engine, or use a newer card.",
     ),
     "feature.model": (
         "This release's code for {model} has no {attribute}: a setting or a request requires "

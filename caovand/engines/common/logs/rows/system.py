@@ -46,6 +46,12 @@ ROWS = (
          r"|pthread_create(?:\(\))? failed|failed to create new OS thread"
          r"|BlockingIOError: \[Errno 11\] Resource temporarily unavailable"
          r"|unable to (?:create|start) (?:new )?(?:native )?thread"),
+    # Ray's memory monitor ends workers before the kernel does
+    signature("system.ray", "cause", "host-oom",
+         r"was running was (?P<used>[\d.]{1,12} ?[KMGT]?B) / (?P<total>[\d.]{1,12} ?[KMGT]?B) "
+         r"\([\d.]{1,12}\), which exceeds the memory usage threshold of (?P<share>\d\.\d{1,6})"
+         r"|exceeds the memory usage threshold of|killed due to memory pressure \(OOM\)"
+         r"|Task was killed due to the node running low on memory"),
     signature("system.program", "cause", "engine-unusable",
          rf"sh: (?:(?:line )?\d{{1,4}}: )?(?P<program>{_PROGRAM}): (?:command )?not found"
          rf"|sh: command not found: (?P<zsh>{_PROGRAM})\s*$"
@@ -113,6 +119,17 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The user, unit or container may not start more threads: raise `ulimit -u`, TasksMax= of "
         "the unit, or docker --pids-limit; or let libraries start fewer (OMP_NUM_THREADS=8, "
         "OPENBLAS_NUM_THREADS=8).",
+    ),
+    "system.ray": (
+        "Of the host's memory (not the card's) {used} of {total} were in use, more than the part "
+        "of {share} at which Ray's memory monitor ends a worker.",
+        "Ray's memory monitor ended a worker because the memory of its node was full: host memory, "
+        "not the card's. Give the machine, or the container (docker --memory, a pod's "
+        "limits.memory), more of it, end other programs, or use a smaller checkpoint; weights pass "
+        "through it while they are loaded, once for each worker.",
+        "RAY_memory_usage_threshold=0.98 in the environment of `ray start` lets Ray use more of it "
+        "first; RAY_memory_monitor_refresh_ms=0 turns the monitor off, after which the kernel ends "
+        "processes instead.",
     ),
     "system.program": (
         "There is no program {zsh} on the PATH of this shell: install it, open a new terminal, or "

@@ -30,6 +30,13 @@ _SYMBOL = (
     r"|(?P<of_python>_?Py[A-Z_]\w{1,60})"
     r"|(?P<symbol>\S{1,300}))"
 )
+LINKER = (
+    r"(?:cannot find|unable to find library) -l(?:(?P<of_driver>cuda)"
+    r"|(?P<of_toolkit>cu(?:dart|blas(?:Lt)?|dnn|fft|rand|solver|sparse|pti)|nv(?:rtc|JitLink"
+    r"|ToolsExt|idia-ml))|(?P<library>[\w.+-]{1,60}?))(?=:|\s|$)"
+)
+"""A library that the linker does not find, by what brings it: the driver, the CUDA toolkit, or
+another package."""
 # What builds print, within the rows of an engine.
 BUILD = (
     r"(?P<absent>Could not find nvcc|nvcc: not found|No such file or directory: '\S*nvcc'"
@@ -60,6 +67,7 @@ ROWS = (
     signature("jit.header", "cause", "jit-toolchain",
          rf"fatal error: ['\"<]?{_HEADER}['\">]?(?:: No such| ?file not found)"
          rf"|Cannot open include file: '(?P<missing>[^']{{1,100}})'"),
+    signature("jit.link", "cause", "jit-toolchain", LINKER),
     signature("jit.assembler", "cause", "jit-toolchain",
          r"ptxas fatal {0,4}: Value '(?P<target>[^']{1,40})' is not defined for option 'gpu-name'"),
     signature("jit.feature", "cause", "backend-unsupported",
@@ -115,6 +123,20 @@ ROWS = (
     signature("engine.kernels", "generic", "bad-arguments",
          r"Could not load any common_ops library", SERVED),
 )  # fmt: skip
+LINKER_ADVICE = (
+    "The compiler is there; its linker does not find lib{of_driver}.so. The driver brings "
+    "libcuda.so.1, which programs load (`ldconfig -p | grep libcuda` shows its folder), and often "
+    "no libcuda.so next to it: sudo ln -s libcuda.so.1 FOLDER/libcuda.so, and set "
+    "LIBRARY_PATH=FOLDER if the linker does not search there (usually /usr/lib/x86_64-linux-gnu, "
+    "under WSL /usr/lib/wsl/lib). Without root, or without a driver as in `docker build`, set "
+    "LIBRARY_PATH to the toolkit's stubs, /usr/local/cuda/lib64/stubs.",
+    "The compiler is there; its linker does not find lib{of_toolkit}.so, which the CUDA toolkit "
+    "brings: set LIBRARY_PATH to its libraries (/usr/local/cuda/lib64, in conda "
+    "$CONDA_PREFIX/lib), and install the whole toolkit of PyTorch's CUDA release if they lack it.",
+    "The compiler is there; its linker does not find lib{library}: install its development package "
+    "(Debian and Ubuntu: lib{library}-dev; `apt-file search lib{library}.so` finds its name), or "
+    "add its folder to LIBRARY_PATH.",
+)
 COMPILER_ADVICE = (
     "There is no C compiler ({compiler}): install gcc and g++ (apt install build-essential), or "
     "name one in CC and CXX.",
@@ -189,6 +211,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "A compiler ran and did not find {missing}: install the Windows SDK, and the CUDA toolkit "
         "for its own headers.",
     ),
+    "jit.link": LINKER_ADVICE,
     "jit.assembler": (
         "The assembler (ptxas) that ran is older than the card ({target}): let Triton use the one "
         "of a newer CUDA toolkit (TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas), or install a newer "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caovand.engines.common.logs.rows import host, kernel, runtime, toolchain
+from caovand.engines.common.logs.rows import host, kernel, runtime, toolchain, toolkit
 from caovand.engines.common.logs.signature import Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import DISK_BY_PHASE, OPENING, READING
 
@@ -59,10 +59,7 @@ ROWS: tuple[Signature, ...] = (
     signature("smem.tvm", "cause", "shared-memory-limit",
          r"Failed to set the allowed dynamic shared memory size to (?P<required>\d+)"),
     *toolchain.ROWS,
-    signature("jit.toolkit", "cause", "jit-toolchain",
-         r"FlashInfer requires GPUs with sm75 or higher|Unsupported gpu architecture "
-         r"'(?!compute_No )(?P<arch>[\w']{1,40})"
-         r"|\brequires (?:a )?CUDA (?:[Tt]oolkit |version )?(?:>=|\d)"),
+    *toolkit.ROWS,
     signature("jit.nvcc", "generic", "jit-toolchain",
          toolchain.BUILD + r"|(?P<unlinked>libcuda\.so) cannot found"),
     signature("jit.refused", "cause", "backend-unsupported",
@@ -71,8 +68,6 @@ ROWS: tuple[Signature, ...] = (
          toolchain.PTXAS),
     signature("jit.cc", "cause", "jit-toolchain",
          toolchain.COMPILER),
-    signature("jit.link", "cause", "jit-toolchain",
-         r"\bcannot find -l(?P<library>\w{1,40})"),
     signature("backend.only", "cause", "backend-unsupported",
          r"^\w{1,40}Error: (?:.{0,60}\b)?(?P<feature>[A-Za-z][\w-]{2,40}) (?:is|are) only "
          r"supported (?:in|by|with) "
@@ -90,8 +85,9 @@ ROWS: tuple[Signature, ...] = (
          r"|'_OpNamespace' '_vllm_fa\d_C' object has no attribute"),
     signature("backend.dtype", "cause", "backend-unsupported",
          r"Bfloat16 is only supported on GPUs with compute capability of at least "
-         r"(?P<needs>\d{1,2}(?:\.\d)?)"
-         r"|GPUs with compute capability below (?P<oldest>[\d.]{1,5}) are not supported"),
+         r"(?P<needs>\d{1,2}(?:\.\d)?)"),
+    signature("gpu.old", "cause", "backend-unsupported",
+         r"GPUs with compute capability below (?P<oldest>[\d.]{1,5}) are not supported"),
     signature("backend.capability", "cause", "backend-unsupported",
          r"quantization method (?P<method>\S{1,100}) is not supported for the current GPU"),
     signature("backend.quantization", "cause", "backend-unsupported",
