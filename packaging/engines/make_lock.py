@@ -257,7 +257,7 @@ def render(source: str, pins: Sequence[Pin]) -> str:
     lines = ["# Made by packaging/engines/make_lock.py; change the .in next to it, not this one."]
     lines += [line for line in source.splitlines() if line.startswith("# caovan:")]
     for pin in pins:
-        lines += [pin.requirement(), f"    # {pin.size_bytes} bytes"]
+        lines += [pin.requirement, f"    # {pin.size_bytes} bytes"]
     return "\n".join(lines) + "\n"
 
 
