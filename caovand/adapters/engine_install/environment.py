@@ -17,7 +17,7 @@ from caovand.adapters.engine_install.commands import Finished, InstallWorld, las
 from caovand.adapters.engine_install.errors import EngineError, explain_pip
 from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.engine_install.places import MARKER, STEPS
-from caovand.adapters.engine_install.records import replace_file, write_dist_info
+from caovand.adapters.engine_install.records import append_code, write_dist_info
 from caovand.adapters.engine_install.wheels import sha256
 from caovand.adapters.files import trust
 from caovand.core.units import MIB
@@ -137,13 +137,7 @@ def adapt(lock: Lock, site: Path) -> None:
             write_dist_info(site, "vllm", f"{lock.version}+cpu")
             continue
         name, code = _APPENDED_CODE[step]
-        try:
-            text = (site / name).read_text(encoding="utf-8")
-        except OSError as error:
-            fact = f"{site / name} cannot be read: {error.strerror}"
-            raise EngineError(f"adapt {name}", fact, "install the engine again") from None
-        if code not in text:
-            replace_file(site, name, text + code)
+        append_code(site, name, code)
 
 
 def compile_bytecode(path: Path, site: Path, world: InstallWorld) -> None:

@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import canonical
 from caovand.adapters.files import safe_files
 
@@ -87,11 +88,21 @@ def fix_records(site: Path, wheels: Iterable[Path]) -> None:
                 _renew_entries(site, site / record, stale)
 
 
-def replace_file(site: Path, name: str, text: str) -> None:
-    """Replace an installed file, and its entries in RECORD; raises OSError."""
-    _replace(site / name, text)
-    for record in site.glob("*.dist-info/RECORD"):
-        _renew_entries(site, record, {name})
+def append_code(site: Path, name: str, code: str) -> None:
+    """Add code to the end of an installed module, once, and renew its entry in RECORD.
+
+    Raises EngineError if the module cannot be read, OSError if it cannot be replaced.
+    """
+    path = site / name
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        fact = f"{path} cannot be read: {error.strerror}"
+        raise EngineError(f"adapt {name}", fact, "install the engine again") from None
+    if code not in text:
+        _replace(path, text + code)
+        for record in site.glob("*.dist-info/RECORD"):
+            _renew_entries(site, record, {name})
 
 
 def write_dist_info(site: Path, name: str, version: str, files: Sequence[Path] = ()) -> None:
