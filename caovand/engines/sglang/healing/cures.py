@@ -44,6 +44,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "kernels.flashinfer": ("attention",),
     "flashinfer.workspace": ("step", "attention"),
     "sglang.cc": (),
+    "sglang.old": (),
     "jit.python": (),
     "jit.cuda": (),
     "torch.card": (),

@@ -145,7 +145,6 @@ ROWS = (
          r"Consistency check failed: file should be of size"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
-    **model_types.ADVICE,
     "python.linux": (
         "{module} exists only on Linux, and the engine does not run on Windows itself: use WSL2 "
         "or a container. On Linux install {module} into the engine's environment.",
