@@ -409,8 +409,8 @@ def test_what_cannot_be_read_is_told_once_and_named_while_a_node_is_missing(worl
     async def story() -> None:
         head = await world.head()
         for _ in range(3):
-            head.link.on_frame(b"x", b'{"v":2}')
-        told = "cannot read what a worker reports: it is not of version 1"
+            head.link.on_frame(b"x", b'{"v":1}')
+        told = "cannot read what a worker reports: it is not of version 2"
         assert [told in text for text in head.slot.notices] == [True]
         head.slot.start()
         held = await head.slot.until(State.HOLD)
@@ -441,15 +441,15 @@ def test_a_worker_whose_reports_cannot_be_read_is_told_so(world: World) -> None:
 
     async def story() -> None:
         head, start = await serving(world)
-        head.link.on_frame(b"n3", b'{"v":2,"name":"n3"}')
+        head.link.on_frame(b"n3", b'{"v":1,"name":"n3"}')
         order = await head.ordered("n3")
         assert order.refusal == (
-            "cannot read what node n3 reports: it is not of version 1: nodes must have"
+            "cannot read what node n3 reports: it is not of version 2: nodes must have"
             " the same caovan; install the same caovan on all nodes, then: sudo"
             " systemctl restart caovan"
         )
         # One frame of a worker that has joined is no reason to end its rank.
-        head.link.on_frame(b"n2", b'{"v":2,"name":"n2"}')
+        head.link.on_frame(b"n2", b'{"v":1,"name":"n2"}')
         order = await head.ordered("n2")
         assert (order.refusal, order.start) == ("", start)
 
@@ -465,7 +465,7 @@ def test_a_worker_whose_reports_can_be_read_no_more_is_told_once_it_is_lost(
         head, _ = await serving(world)
         world.clock.ahead_s += 30
         await head.slot.until(State.BACKOFF)
-        head.link.on_frame(b"n2", b'{"v":2,"name":"n2"}')
+        head.link.on_frame(b"n2", b'{"v":1,"name":"n2"}')
         await soon(lambda: head.order().refusal)
         assert head.order().refusal.startswith("cannot read what node n2 reports: it is not")
         assert head.order().start == ""
@@ -489,10 +489,10 @@ def test_what_cannot_be_read_of_one_stays_while_others_are_heard(world: World) -
 
     async def story() -> None:
         head = await world.head(nodes=4)
-        head.link.on_frame(b"n3", b'{"v":2,"name":"n3"}')
-        head.link.on_frame(b"n4", b'{"v":2,"name":"n\\u001b4"}')
+        head.link.on_frame(b"n3", b'{"v":1,"name":"n3"}')
+        head.link.on_frame(b"n4", b'{"v":1,"name":"n\\u001b4"}')
         head.hear("n2")
-        fact = "reports: it is not of version 1: nodes must have the same caovan"
+        fact = "reports: it is not of version 2: nodes must have the same caovan"
         assert unread(head) == [
             (name, f"cannot read what node {name} {fact}") for name in ("n3", r"n\x1b4")
         ]

@@ -149,18 +149,18 @@ def test_a_worker_says_that_orders_cannot_be_read_and_goes_by_none_of_them(world
         worker = await world.worker()
         worker.slot.start()
         await worker.slot.until(State.HOLD)
-        worker.link.on_frame(b"", b'{"v":2}')
+        worker.link.on_frame(b"", b'{"v":1}')
         await soon(lambda: "cannot be read" in worker.slot.snapshot.reason)
         held = await worker.slot.until(State.HOLD)
         assert held.reason == (
             "waits for the head at 10.0.0.1:7070: its orders cannot be read: it is not"
-            " of version 1: nodes must have the same caovan; install the same caovan on all"
+            " of version 2: nodes must have the same caovan; install the same caovan on all"
             " nodes, then: sudo systemctl restart caovan"
         )
         assert worker.part.summary()["lost"] == ["10.0.0.1:7070"], "it is not heard"
         world.clock.ahead_s += 30
         await soon(lambda: worker.slot.snapshot.reason.endswith("it does not answer"))
-        worker.link.on_frame(b"", b'{"v":2}')
+        worker.link.on_frame(b"", b'{"v":1}')
         worker.hear(**order())
         await worker.slot.until(State.STARTING, spawned=True)
 
@@ -246,7 +246,7 @@ def test_an_order_that_cannot_be_read_is_told_once_and_changes_nothing(world: Wo
     async def story() -> None:
         worker = await serving(world)
         for _ in range(3):
-            worker.link.on_frame(b"", b'{"v":2}')
+            worker.link.on_frame(b"", b'{"v":1}')
         told = [text for text in worker.slot.notices if "cannot read the head's order" in text]
         assert len(told) == 1
         assert worker.slot.snapshot.state is State.SERVING
