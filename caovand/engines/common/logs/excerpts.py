@@ -41,7 +41,7 @@ _ESCAPED = re.compile(r"\\{1,4}(['\"`/])")
 """Marks that JSON, Python or a shell escaped, once or again."""
 _LABELS = re.compile(r"(?:(?:[^\W\d_]|[ ._-]){1,40} ?(?:: |：)){1,3}")
 """Words in any language with a colon, which people and programs put before a message."""
-_QUOTED = re.compile(r"`([^`]{16,})`|“([^”]{16,})”|「([^」]{16,})」|\"(.{16,})\"|'(.{16,})'")
+_QUOTED = re.compile(r"`([^`]{16,})`|“([^“”]{16,})”|「([^「」]{16,})」|\"(.{16,})\"|'(.{16,})'")
 _SENTENCES = re.compile(r"(?<=[.!?]) +|(?<=[。！？；，：])")
 _LOGGED = re.compile(
     r"\d{1,6}\.\d\d\.\d{3}\.\d{3} [DIWE] |(?:time=\S{1,40} )?level=[A-Z]{1,8} source="
