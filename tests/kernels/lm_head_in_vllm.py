@@ -241,5 +241,5 @@ assert not int8(made()[0])
 int8_head.APPLY = ("self", "x")
 assert int8_head.refusal() == (
     "UnquantizedEmbeddingMethod.apply takes ('self', 'layer', 'x', 'bias'), "
-    "this plugin expects ('self', 'x')"
+    "but this plugin expects ('self', 'x')"
 )
