@@ -86,7 +86,7 @@ class Shared:
         )
 
     def warnings(self) -> tuple[str, ...]:
-        """Shortages of the daemon, such as disk space; empty strings for what is not short."""
+        """The daemon's shortages, such as disk space; an empty string means no shortage."""
         return (self.shortage.text, *self.unwritten.texts.values(), self.history.text)
 
     def attempt(self, doing: str, work: Awaitable[None]) -> None:

@@ -220,39 +220,31 @@ def _by_its_words(
     found: Sequence[tuple[Engine, Explanation]],
 ) -> tuple[LogWriter, Explanation] | None:
     """Explain by a cause that only one engine knows, or in general terms if several know it."""
-    causes = [(engine, e) for engine, e in found if e.finding is not None]
-    named = [one for one in causes if one[1].finding.failure not in _CATCH_ALL]  # type: ignore[union-attr]
-    named = [one for one in named if one[1].finding.signature not in _ANY_PROGRAM] or named  # type: ignore[union-attr]
-    named = [one for one in named if one[1].finding.signature not in _EXITS] or named  # type: ignore[union-attr]
-    if len(named) == 1 and _identifies(*named[0]):
-        (engine, explanation), *_ = named
+    causes = [(engine, e, e.finding) for engine, e in found if e.finding is not None]
+    named = [cause for cause in causes if cause[2].failure not in _CATCH_ALL]
+    named = [cause for cause in named if cause[2].signature not in _ANY_PROGRAM] or named
+    named = [cause for cause in named if cause[2].signature not in _EXITS] or named
+    if len(named) == 1 and _identifies(named[0][0], named[0][2]):
+        engine, explanation, _ = named[0]
         return LogWriter(engine.name, engine.title), explanation
     if not causes:
         return None
-    ended = [one for one in causes if one[1].finding.signature in _EXITS]  # type: ignore[union-attr]
+    ended = [cause for cause in causes if cause[2].signature in _EXITS]
     causes = causes if named else ended or causes
-    explanation = (named or causes)[0][1]
-    finding = explanation.finding
-    assert finding is not None
-    if not named and not _all_died(causes) and finding.signature not in _COMMON:
+    _, explanation, finding = (named or causes)[0]
+    all_died = all(cause.failure == "engine-died" for _, _, cause in causes)
+    if not named and not all_died and finding.signature not in _COMMON:
         finding = replace(finding, failure="unknown", signature="", captures={})
     advice = explanation.advice if is_own(finding.signature) else advice_for_any(finding)
     finding = replace(finding, phase="")
     return UNCERTAIN, Explanation(None, (), "", finding, advice, {}, {}, {})
 
 
-def _identifies(engine: Engine, explanation: Explanation) -> bool:
+def _identifies(engine: Engine, finding: Finding) -> bool:
     """Whether the text is one that only this engine's programs print."""
-    finding = explanation.finding
-    assert finding is not None
     kind = engine.log.kinds.get(finding.signature)
     return (
         kind in ("cause", "generic")
         and finding.signature not in _COMMON | _ANY_PROGRAM | _SHARED
         and not _is_of_family(finding)
     )
-
-
-def _all_died(causes: Sequence[tuple[Engine, Explanation]]) -> bool:
-    """Whether every engine that knows the text considers it the end of a process."""
-    return all(e.finding is not None and e.finding.failure == "engine-died" for _, e in causes)

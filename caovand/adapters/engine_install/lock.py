@@ -33,7 +33,7 @@ MAX_BYTES = 1 << 20
 ADAPTATIONS = ("torchvision-schemas", "vllm-distribution", "vllm-expand")
 _HEADER = re.compile(r"^#\s*caovan:\s*([a-z-]+)\s*=(.*)$")
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.+!_-]*)$")
-_END = re.compile(r"(?:\.0){1,9}$")
+_TRAILING_ZEROS = re.compile(r"(?:\.0){1,9}$")
 """The zeros at the end of a version, which mean nothing."""
 _HASH = re.compile(r"^--hash=sha256:([0-9a-f]{64})$")
 _SIZE = re.compile(r"^#\s*(\d+) bytes$")
@@ -119,7 +119,7 @@ def canonical(name: str) -> str:
 
 def same_version(version: str, other: str) -> bool:
     """Whether two spellings mean the same version: 13.0.3 is 13.0.3.0."""
-    return _END.sub("", version) == _END.sub("", other)
+    return _TRAILING_ZEROS.sub("", version) == _TRAILING_ZEROS.sub("", other)
 
 
 def header(text: str) -> dict[str, str]:

@@ -176,7 +176,9 @@ def make_checkup(
         results = [result for check in checks for result in check(facts)]
         results += chain(plan_checks(facts, results), port_checks(facts), caches(facts))
         if facts.as_root:
-            results = [replace(one, remedy=one.remedy.replace("sudo ", "")) for one in results]
+            results = [
+                replace(result, remedy=result.remedy.replace("sudo ", "")) for result in results
+            ]
         return tuple(results)
 
     return run

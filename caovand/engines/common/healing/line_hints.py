@@ -57,7 +57,7 @@ _WHATEVER = re.compile(
     r"--limit-mm-per-prompt at startup\.?"
 )
 """Advice that a program adds whatever the cause is."""
-_OF_DOCKER = ": unknown"
+_DOCKER_SUFFIX = ": unknown"
 """The status that Docker adds to a runtime's message."""
 MAX_NAMES = 4
 OWN_ADVICE = "The line's own advice: "
@@ -92,7 +92,7 @@ def _remedy(text: str) -> str:
     match = _REMEDY.search(text)
     if match is None:
         return ""
-    remedy = match[1].partition("', '")[0].strip(" '\"`,;:.").removesuffix(_OF_DOCKER)
+    remedy = match[1].partition("', '")[0].strip(" '\"`,;:.").removesuffix(_DOCKER_SUFFIX)
     return "" if match.end() == len(text) and _is_cut(text, remedy) else remedy
 
 

@@ -27,7 +27,7 @@ _STANDARD = re.compile(r"/lib(?:64)?/python3\.\d{1,2}/")
 
 
 def importer(frames: Sequence[str], captures: Mapping[str, str]) -> Mapping[str, str]:
-    """The importer of what a package lacks, by the last frame: another program, or the package."""
+    """The program that imports a missing name, by the last frame: another one, or the package."""
     lacking = captures.get("package") or captures.get("of", "")
     own = [frame for frame in frames if not _IMPORTING.search(frame)]
     if not own:

@@ -36,7 +36,7 @@ _ADVICE = {
 }
 
 
-_OF_LINUX = re.compile(r"`ss -l|systemctl|journalctl")
+_LINUX_COMMANDS = re.compile(r"`ss -l|systemctl|journalctl")
 """Commands that those systems lack."""
 _DOWN = "ollama.client"
 _PORT = "port"
@@ -55,7 +55,7 @@ _COMMANDS: Mapping[tuple[str, str], str] = {
     "~/.ollama/logs/server.log says why. If it runs, see what listens: `lsof -nP -iTCP:11434`.",
 }
 """What helps there in place of a sentence with such commands."""
-_OLLAMAS = "11434"
+_OLLAMA_PORT = "11434"
 _APP = (
     "Usually it is Ollama's own app, which serves as long as its icon is there: use it, or quit it "
     "before `ollama serve`; a service of Homebrew ends with `brew services stop ollama`."
@@ -69,7 +69,7 @@ def with_system(explanation: Explanation, name: str, lines: Sequence[str]) -> Ex
     """An explanation, preceded by what to do if a log of the engine `name` is from a system that it
     has no packages for."""
     finding, engine = explanation.finding, _ENGINES.get(name)
-    if finding is not None and any(map(_OF_LINUX.search, explanation.advice)):
+    if finding is not None and any(map(_LINUX_COMMANDS.search, explanation.advice)):
         return _without_linux(explanation, finding, lines)
     if finding is None or finding.signature not in _PACKAGE_ROWS:
         return explanation
@@ -92,8 +92,8 @@ def _without_linux(explanation: Explanation, finding: Finding, lines: Sequence[s
     if commands is None:
         texts = [text.replace(STARTS, _STARTS_THERE) for text in explanation.advice]
         return replace(explanation, advice=tuple(texts))
-    own = (_APP,) if kind == _PORT and port == _OLLAMAS else ()
-    others = (text for text in explanation.advice if not _OF_LINUX.search(text))
+    own = (_APP,) if kind == _PORT and port == _OLLAMA_PORT else ()
+    others = (text for text in explanation.advice if not _LINUX_COMMANDS.search(text))
     return replace(explanation, advice=(commands.format(port=port), *own, *others))
 
 

@@ -220,7 +220,7 @@ def are_large(gpus: Sequence[Gpu]) -> bool:
 
 
 def visible_mib(total_mib: float) -> float:
-    """The memory of a card that CUDA sees: the driver keeps some of what NVML reports."""
+    """The card memory visible to CUDA: the driver reserves part of what NVML reports."""
     return total_mib * 0.9965 - 240
 
 

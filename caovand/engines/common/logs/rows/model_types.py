@@ -19,7 +19,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The model's own code imports {asked}, and the package {lacking} is not installed: pip "
         "install {lacking} into the engine's environment, in a container into an image built on "
         "the engine's (FROM ... RUN pip install {lacking}). The model's page names the packages "
-        "whose name differs from that of the module.",
+        "whose name differs from the module's.",
     ),
 }
 
