@@ -181,6 +181,15 @@ def test_a_card_that_somebody_expects_and_nobody_uses_is_explained() -> None:
     assert explain("\n".join(lines)).finding is None, "a machine without a card"
 
 
+@pytest.mark.parametrize("text", ["context deadline exceeded", "EOF", "unexpected EOF"])
+def test_the_network_ends_a_pull_only(text: str) -> None:
+    pull = find_cause(["pulling manifest", f"Error: {text}"], "resolve")
+    assert pull is not None
+    assert pull.failure == "network"
+    other = find_cause([">>> hello", f"Error: {text}"], "resolve")
+    assert other is None or other.failure != "network"
+
+
 def test_rows_have_unique_ids_and_known_failures() -> None:
     assert len({*BY_ID, *(row.id for row in HARMLESS)}) == len(SIGNATURES) + len(HARMLESS)
     assert {row.failure for row in SIGNATURES} <= set(FAILURES)

@@ -123,6 +123,8 @@ def _begins(line: str) -> bool:
 def explain(text: str) -> Explanation:
     """Explain the text of a log file; a server on the CPU is no failure, but is reported."""
     explanation = _explain(text)
+    if explanation.engine_version is None and (client := _CLIENT.search(text)):
+        explanation = replace(explanation, engine_version=f"{client['client']} (client)")
     if explanation.finding is not None:
         return explanation
     lines = [line[:MAX_TEXT] for line in lines_of(text)]
