@@ -201,3 +201,19 @@ def test_any_lines_are_read(lines: list[str], phase: str) -> None:
     if found is not None:
         advise(found)
     explain("\n".join(lines))
+
+
+def test_a_failed_pull_counts_until_something_else_is_asked() -> None:
+    failed = (
+        'time=2025-09-28T07:53:40Z level=INFO source=images.go:755 msg="request failed: Get '
+        '\\"https://registry.ollama.ai/v2/x\\": read tcp 10.0.0.3:5->10.0.0.4:443: read: '
+        'connection reset by peer"'
+    )
+    pull, chat = (
+        f'[GIN] 2025/09/28 - 07:53:40 | 200 |  2ms |  127.0.0.1 | POST     "/api/{call}"'
+        for call in ("pull", "chat")
+    )
+    found = explain(f"{pull}\n{failed}\n{pull}\n").finding
+    assert found is not None
+    assert (found.failure, found.signature, found.line) == ("network", "net.failed", 2)
+    assert explain(f"{failed}\n{chat}\n").finding is None

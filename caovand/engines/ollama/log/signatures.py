@@ -159,6 +159,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|llama-server binary not found|unable to locate llm library|no runners? (?:found"
          r"|available)|error starting (?:runner|llama-server): |could not locate ollama app"
          r"|Unable to load dynamic (?:server )?library"),
+    # Releases before 0.5.8 unpack their runners there at each start
+    signature("ollama.runner.unpacked", "cause", "access-denied",
+         r"open (?P<path>/(?:tmp|var/tmp)/ollama\d{1,12}/\S{1,200}?): ?permission denied"),
     # A container's user without a home of its own: HOME is /, or still root's
     signature("ollama.access.root", "cause", "access-denied",
          r"(?:open|mkdir|stat|lstat) (?P<path>(?P<home>/(?:root(?=/))?)/?\.ollama(?:/\S{0,200}?)?)"

@@ -94,7 +94,8 @@ ROWS = (
          r"^TypeError: _extractNVMLErrorsAsClasses\."),
     signature("nvml.unsupported", "cause", "gpu-absent", r"NVMLError_NotSupported\b"),
     signature("nvml.unknown", "cause", "gpu-absent",
-         r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
+         r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"
+         r"|error calling nvml\.Init: Unknown Error"),
     signature("nvml.denied", "cause", "gpu-absent",
          r"Failed to (?:initialize|start|init) (?:NVML|nvml): Insufficient Permissions"
          r"|NVMLError_NoPermission\b"),
