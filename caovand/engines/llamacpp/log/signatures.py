@@ -222,6 +222,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"GUI failed to start: Reason: (?P<why>.{1,120})"),
     signature("llama.python.path", "cause", "model-missing",
          r"Model path does not exist: (?P<path>.{1,300}?)(?: \(type=value_error\))?$"),
+    # The name tells what the message hides
+    signature("llama.python.ggml", "cause", "model-missing",
+         r"(?:Failed to load model from file|Could not load Llama model from path): "
+         r"(?P<path>[^\s,]{0,250}(?:\bggml-|\.ggml)[^\s,]{0,80}\.bin)\b"),
     signature("llama.python.load", "consequence", "model-missing",
          r"Failed to load model from file: (?P<path>.{1,300})"
          r"|Could not load (?:Llama model from path|text model): (?P<named>.{1,300})"

@@ -60,6 +60,10 @@ CARDS: Mapping[str, tuple[str, ...]] = {
         "processor: run nvidia-smi; reload the driver or reboot.",
     ),
     "ollama.card.old": (
+        "Ollama asked an old CUDA library of another program (such as PhysX's cudart64_65.dll), "
+        "which takes every newer card for one of capability {stale}: install the current Ollama, "
+        "which asks the driver first, and the card's current driver; until then take that "
+        "program's folder off PATH.",
         "This release of Ollama considers the card too old (compute capability {capability}), "
         "and serves on the CPU. Releases differ in this: install a newer one (most take 5.0 "
         "and above), or use another card.",

@@ -27,7 +27,8 @@ ROWS: tuple[Signature, ...] = (
          r"|nvml\w{0,10} (?:vram )?init failure: (?:(?P<unloaded>9)|(?P<mismatch>18)"
          r"|(?P<lost>15)|(?P<nvml>\d{1,4}))\b"),
     signature("ollama.card.old", "generic", "gpu-absent",
-         r"CUDA GPU is too old.{0,60}?(?:[Cc]apability detected: (?P<capability>\d{1,2}\.\d))?$"),
+         r"CUDA GPU is too old.{0,60}?(?:[Cc]apability detected: "
+         r"(?:(?P<stale>1\.0)|(?P<capability>\d{1,2}\.\d)))?$"),
     signature("ollama.discovery", "generic", "gpu-absent",
          r"failure during .{0,20}GPU discovery|llama-server --list-devices failed"
          r"|(?:cuInit|cuDeviceGetCount|nvmlInit_v2|hipGetDeviceCount|vkCreateInstance"
