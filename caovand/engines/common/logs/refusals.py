@@ -31,7 +31,7 @@ COMMAND_ROWS = frozenset({
     "ollama.capability", "ollama.context-cut", "ollama.model.unknown", "ollama.model.newer",
     "ollama.hub.denied", "ollama.modelfile", "ollama.import", "ollama.model.unsupported",
     "ollama.family.import", "ollama.template", "ollama.origin", "ollama.file", "ollama.plain",
-    "ollama.family.refused", "ollama.gave-up",
+    "ollama.family.refused", "ollama.gave-up", "ollama.timed-out",
 })  # fmt: skip
 """Ollama's rows of a command or request that failed alone, unless it was a plan's own model."""
 FAILED = "request.failed"
