@@ -36,6 +36,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "import: pass --trust-remote-code if you trust it, keep dots out of the folder's name, and "
         "let all nodes share HF_MODULES_CACHE.",
     ),
+    "model.code.again": (
+        "vLLM had read the model's configuration with its own code before, so --trust-remote-code "
+        "is not what is missing: a part of vLLM, usually the quantization's, reads the "
+        "configuration again without that permission. That is a fault of this release: install a "
+        "newer one.",
+        "Until then use a local copy of the model without auto_map in its config.json, if the "
+        "installed Transformers or vLLM knows the model's type without that code.",
+    ),
     "cuda.assertion": (
         "A kernel found an index outside its table ({assertion}): a position, a token or a cache "
         "slot is out of range. Keep max_model_len within the model's own limit (as rope_scaling in "
@@ -158,10 +166,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "download the model again, with config.json or params.json.",
     ),
     "backend.capability": (
+        "The kernels of this quantization need compute capability {needs}, without the point, and "
+        "the card has {has}: no option changes that.",
         "The card does not support the quantization {method} in this release: the line names the "
-        "compute capability that it needs. Use the model in another quantization (AWQ or GPTQ run "
-        "from 7.5 on), a newer release (FP8 needed 8.9 or 9.0 at first, and runs with Marlin's "
-        "kernels from 8.0 on in later ones), or another card.",
+        "compute capability that it needs, without the point.",
+        "Use the model in another quantization, unquantized in float16, or on another card. From "
+        "6.0 on vLLM runs GPTQ with its older kernels (--quantization gptq) and GGUF, from 7.0 on "
+        "bitsandbytes, from 7.5 on AWQ, from 8.0 on (newer releases 7.5) Marlin's kernels, FP8 "
+        "through them, and compressed-tensors.",
+        "On a card of 8.0 or newer a newer release may support it: FP8 needed 8.9 or 9.0 at first.",
     ),
     "backend.quantization": (
         "The quantization {scheme} does not compute in {dtype}, the data type that --dtype or "

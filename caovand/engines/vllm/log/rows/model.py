@@ -49,3 +49,6 @@ ROWS: tuple[Signature, ...] = (
          r"|The server socket has failed to (?:listen|bind)"
          r"|ZMQError: Address already in use(?: \(addr='tcp://[^']{1,100}:(?P<own>\d{1,5})')?"),
 )  # fmt: skip
+CODE_AGAIN = signature("model.code.again", "cause", "bad-arguments",
+    next(row for row in python.ROWS if row.id == "model.code").pattern.pattern)  # fmt: skip
+"""The same after the model's configuration was read, which needs the permission already."""
