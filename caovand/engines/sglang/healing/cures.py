@@ -43,6 +43,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "kernels.attention": ("attention",),
     "kernels.flashinfer": ("attention",),
     "flashinfer.workspace": ("step", "attention"),
+    "sglang.arch": (),
     "sglang.cc": (),
     "sglang.old": (),
     "jit.python": (),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, importer
 from caovand.engines.common.logs.compiled import REASON, SOURCE, kernel_before
+from caovand.engines.common.logs.conflicts import CONFLICT, whole_conflict
 from caovand.engines.common.logs.hit import Hit, cause, finding
 from caovand.engines.common.logs.rows import host, python
 from caovand.engines.common.logs.rows.binaries import NUMPY, numpy_user
@@ -237,6 +238,7 @@ _REFINEMENTS: Mapping[str, Callable[[_Evidence], Match | None]] = {
     "sglang.args.unknown": lambda at: (at.row, known_of(at.captures)),
     "sglang.arch": lambda at: with_owner(at.row, at.captures, at.trace.frames),
     "config.none": _by_source,
+    CONFLICT: lambda at: whole_conflict(at.row, at.captures, at.lines),
     IMPORTS: lambda at: (at.row, {**at.captures, **importer(at.trace.frames, at.captures)}),
     NUMPY: lambda at: (at.row, {**at.captures, **numpy_user(at.lines, at.index)}),
     MISMATCH: _by_caller,

@@ -262,8 +262,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "vLLM requests the node {address} of Ray. If `ray status` shows enough free cards, Ray "
         "knows that node under another address (`ray list nodes`): on each node set VLLM_HOST_IP "
         "to the address that `ray start --node-ip-address` gives it. Otherwise cards are missing:",
-        "Ray has fewer cards than the plan has ranks, and vLLM waits for more: start Ray on the "
-        "other nodes, or lower tensor_parallel_size times pipeline_parallel_size.",
+        "Ray has fewer cards than the plan has ranks: start Ray on the other nodes (vLLM waits for "
+        "them, or says that they are too few), or lower tensor_parallel_size times "
+        "pipeline_parallel_size.",
     ),
     "ray.alone": (
         "vLLM started Ray on this machine alone, which has fewer cards than tensor_parallel_size "

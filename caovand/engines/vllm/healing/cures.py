@@ -117,7 +117,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "flashinfer.card": ("sampler-plain", "experts", "attention"),
     "flashinfer.workspace": ("batch", "attention"),
     "backend.only": ("attention",),
-    "backend.attention": ("kv-dtype-plain", "attention", "half"),
+    "backend.attention": ("attention", "kv-dtype-plain", "half"),
     "kernel.deepgemm": (),
     "kernels.package": (),
     "kernels.attention": ("attention",),

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, importer
+from caovand.engines.common.logs.conflicts import CONFLICT, whole_conflict
 from caovand.engines.common.logs.hit import best_cause, explain_lost_process, shorten
 from caovand.engines.common.logs.rows import toolkit
 from caovand.engines.common.logs.rows.binaries import NUMPY, numpy_user
@@ -269,6 +270,9 @@ def _with_exact_row(hit: PossibleCause, lines: Sequence[str]) -> PossibleCause:
         and any(map(_SAMPLES.search, hit.frames))
     ):
         return replace(hit, row=BY_ID["oom.sampler"])
+    if hit.row.id == CONFLICT:
+        row, captures = whole_conflict(hit.row, hit.captures, lines)
+        return replace(hit, row=row, captures=captures)
     if hit.row is BY_ID["cuda.arch"]:
         row, captures = with_owner(hit.row, dict(hit.captures), hit.frames)
         return replace(hit, row=row, captures=captures)

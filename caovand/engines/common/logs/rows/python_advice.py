@@ -36,6 +36,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "import: pass --trust-remote-code if you trust it, keep dots out of the folder's name, and "
         "let all nodes share HF_MODULES_CACHE.",
     ),
+    "python.conflicts": (
+        "pip left several packages in releases that {user} does not take; it requires {pins}. What "
+        "uses it may fail to import.",
+        "Make a new environment, install {user} there alone and by one command, so that pip finds "
+        "releases for all, and put what needs other releases into another environment. To repair "
+        "this one, pass all of {pins} to one pip install.",
+    ),
     "model.code.again": (
         "vLLM had read the model's configuration with its own code before, so --trust-remote-code "
         "is not what is missing: a part of vLLM, usually the quantization's, reads the "

@@ -32,8 +32,8 @@ ROWS: tuple[Signature, ...] = (
          {**READING, **SERVED}),
     signature("model.broken", "cause", "model-missing",
          r"[Ff]ailed to map GGUF parameters"
-         r"|(?P<cut>SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
-         r"|PytorchStreamReader failed)"
+         r"|(?P<cut>Error while deserializing header(?:: \w{1,40})?|MetadataIncompleteBuffer"
+         r"|SafetensorError(?=: )(?!: Error while des)|PytorchStreamReader failed)"
          r"|" + python.NO_TENSOR +
          r"|^AssertionError: (?P<size>Attempted to load weight \(|Tried to load weights of size )"),
     signature("model.denied", "cause", "access-denied",
