@@ -123,7 +123,8 @@ def test_only_the_processes_own_figures_show_that_others_use_the_card() -> None:
     def finding(text: str, failure: str = "device-oom-load") -> Finding:
         return Finding(failure, text, "load", {}, "oom.cuda", 1)  # type: ignore[arg-type]
 
-    assert stages.users_of(finding(FULL.format(own="21.00"))) == {"alone": "21.0", "card": "23.7"}
+    full = {"alone": "21.0", "card": "23.7", "rest": "2.6"}
+    assert stages.users_of(finding(FULL.format(own="21.00"))) == full
     assert stages.users_of(finding(FULL.format(own="20.00")))["others"] == "3.6"
     assert stages.users_of(finding(PLAIN)) == {}
     assert stages.users_of(finding(FULL.format(own="3.53"), "unknown")) == {}

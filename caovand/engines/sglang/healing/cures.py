@@ -50,6 +50,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "jit.cuda": (),
     "torch.card": (),
     "jit.assembler": (),
+    "jit.listed": (),
     "start.itself": (),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""

@@ -185,6 +185,13 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Operator, and runtimeClassName: nvidia where the node's default is another. Outside of "
         "one install the NVIDIA driver; a machine without such a card needs another build of vLLM.",
     ),
+    "gpu.base": (
+        "vLLM detected no platform, and asked its base class ({base}). Without a card this build "
+        "is the wrong one, whatever --device says: install the build for the CPU (a wheel with cpu "
+        "in its name, the image vllm-openai-cpu, or from source with VLLM_TARGET_DEVICE=cpu).",
+        "With a card vLLM does not see it: run nvidia-smi (rocm-smi) where the engine runs, start "
+        "a container with its cards (--gpus all), and take the build for that maker's cards.",
+    ),
     "gpu.count": (
         "{found} GPUs were found, {wanted} are needed: a card is missing (nvidia-smi), or "
         "tensor_parallel_size is too high.",

@@ -17,6 +17,9 @@ ROWS: tuple[Signature, ...] = (
          r"(?:/\S{1,200}/)?libcuda\.so"),
     signature("gpu.absent", "cause", "gpu-absent",
          runtime.ABSENT + r"|(?P<platform>Failed to infer device type)"),
+    # What a method of vLLM's base class raises, where no platform was detected
+    signature("gpu.base", "cause", "gpu-absent",
+         r"^NotImplementedError at (?P<base>platforms/interface\.py):"),
     signature("cuda.unknown", "cause", "launch-failure",
          r"CUDA error: unknown error", OPENING),
     signature("dtype.compile", "cause", "backend-unsupported",
