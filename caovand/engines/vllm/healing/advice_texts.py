@@ -317,6 +317,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "variable VLLM_ATTENTION_BACKEND, for gpt-oss TRITON_ATTN_VLLM_V1), or install a newer "
         "release.",
     ),
+    "ray.bundle": (
+        "vLLM takes one card from each bundle of Ray's placement group, and this one has a bundle "
+        "with several: give the deployment as many bundles as ranks, placement_group_bundles="
+        "[{{'CPU': 1, 'GPU': 1}}] times tensor_parallel_size, and no num_gpus in "
+        "ray_actor_options.",
+    ),
     "ray.resources": (
         "Ray has no card for the process that starts vLLM ({driver}). Under Ray Serve give the "
         "replica a placement group in place of a card of its own: placement_group_bundles=[{{'CPU':"
