@@ -43,14 +43,6 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "releases for all, and put what needs other releases into another environment. To repair "
         "this one, pass all of {pins} to one pip install.",
     ),
-    "model.code.again": (
-        "vLLM had read the model's configuration with its own code before, so --trust-remote-code "
-        "is not what is missing: a part of vLLM, usually the quantization's, reads the "
-        "configuration again without that permission. That is a fault of this release: install a "
-        "newer one.",
-        "Until then use a local copy of the model without auto_map in its config.json, if the "
-        "installed Transformers or vLLM knows the model's type without that code.",
-    ),
     "cuda.assertion": (
         "A kernel found an index outside its table ({assertion}): a position, a token or a cache "
         "slot is out of range. Keep max_model_len within the model's own limit (as rope_scaling in "
