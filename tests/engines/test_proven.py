@@ -58,6 +58,8 @@ def advice(text: str) -> str:
         (SGLANG + FULL.format(own="23.30"), "alone uses 23.3 of", "nvidia-smi"),
         (VLLM + FULL.format(own="22.30"), "remaining 1.3 GiB: nvidia-smi", "draft tokens"),
         (VLLM + HIDDEN, "alone uses 20.3 of the card's 22.0 GiB", "nvidia-smi"),
+        (HIDDEN.replace("Including non-PyTorch memory, this process has 0 bytes memory",
+         "Process 3045 has 20.40 GiB memory"), "alone uses 20.3 of the card", "another process"),
         (SGLANG + GRAPHS.format(pools="22.00 MiB"), "CUDA graphs were there", "weights are"),
         (VLLM + GRAPHS.format(pools="20.00 GiB"), "weights are larger", "CUDA graphs were"),
         (VLLM + "Failed to create unquantized linear weights: " + FULL.format(own="23.30")[28:],

@@ -72,8 +72,9 @@ _CARD_FAILURES: frozenset[Failure] = frozenset(
 )
 _FIGURES = re.compile(
     r"total capacity of (?P<total>[\d.]{1,12} [KMG]iB) of which (?P<free>[\d.]{1,12} [KMG]iB) is "
-    r"free\..{0,300}?\bthis process has (?P<own>[\d.]{1,12} (?:[KMG]iB|bytes)) memory in use"
+    r"free\."
 )
+_OWN = re.compile(r"\bthis process has (?P<own>[\d.]{1,12} (?:[KMG]iB|bytes)) memory in use")
 _OF_TORCH = re.compile(
     r"Of the allocated memory (?P<allocated>[\d.]{1,12} [KMG]iB) is allocated by PyTorch, "
     r"(?:with (?P<pools>[\d.]{1,12} [KMG]iB) allocated in private pools.{0,40}?, )?"
@@ -109,16 +110,27 @@ def users_of(finding: Finding) -> Mapping[str, str]:
     """The card's size and what uses it, in GiB, as far as the line proves it: `others` if that is
     other processes, else `alone`, what the failed process uses by itself."""
     figures = _FIGURES.search(finding.text) if finding.failure in _CARD_FAILURES else None
-    if figures is None:
+    own = _own(finding.text)
+    if figures is None or own is None:
         return {}
-    total, free, own = (_gib(figures[name]) for name in ("total", "free", "own"))
-    if torch := _OF_TORCH.search(finding.text):  # a container may hide what the process has
-        own = max(own, _gib(torch["allocated"]) + _gib(torch["reserved"]))
+    total, free = _gib(figures["total"]), _gib(figures["free"])
     others, card = total - free - own, f"{total:.1f}"
     if others > _MIN_OTHERS_SHARE * total:
         return {"others": f"{others:.1f}", "card": card}
     rest = {"rest": f"{others:.1f}"} if others > _MIN_REST_GIB else {}
     return {"alone": f"{own:.1f}", "card": card, **rest}
+
+
+def _own(text: str) -> float | None:
+    """What the failed process uses, in GiB; None if the line does not say.
+
+    In a container the driver does not know which process it is, and what PyTorch holds remains.
+    """
+    said, torch = _OWN.search(text), _OF_TORCH.search(text)
+    if said is None and torch is None:
+        return None
+    held = _gib(torch["allocated"]) + _gib(torch["reserved"]) if torch else 0.0
+    return max(held, _gib(said["own"]) if said else 0.0)
 
 
 def has_graphs(text: str) -> bool:
