@@ -238,8 +238,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{callee} does not accept the argument {argument}: it is not a setting of this release, or "
         "two packages of the installation do not fit together. Remove it, or install the engine "
         "again in its own environment.",
-        "{callee} is called without {lacks}: two packages of the installation do not fit together. "
-        "Install the engine again, in its own environment.",
+        "{callee} is called without {lacks}: what calls it (the last frame above shows it) was "
+        "written for another release of the package that defines it. Install the release that the "
+        "caller requires, or a newer release of the caller.",
         "{asks} uses {attribute} of {module}, which the installed release of {lib} lacks: it "
         "is usually older than {asks} needs, sometimes newer. Install the release of {lib} that "
         "{asks} requires (its page or `pip check` names it), or another release of {asks}.",
