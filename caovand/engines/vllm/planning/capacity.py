@@ -130,6 +130,8 @@ def _differing(candidate: Candidate, other: Candidate) -> str:
         differences.append(
             f"a cache in {'16 bits' if other.kv_dtype == 'auto' else other.kv_dtype}"
         )
+    if candidate.rounds_head != other.rounds_head:
+        differences.append(f"an lm_head in {'8' if other.rounds_head else '16'} bits")
     if candidate.vision != other.vision:
         differences.append("the vision tower" if other.vision else "text alone")
     elif candidate.videos != other.videos:

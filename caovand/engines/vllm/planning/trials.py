@@ -38,6 +38,7 @@ from caovand.engines.vllm.machine.ranks import (
 )
 from caovand.engines.vllm.memory.estimate import estimate
 from caovand.engines.vllm.planning.devices import all_cards, choose_gpus, is_single_node
+from caovand.engines.vllm.planning.int8 import may_round_head
 from caovand.engines.vllm.planning.partial_plan import (
     PartialPlan,
     PlanOnCards,
@@ -107,7 +108,15 @@ def open_trials(partial: PartialPlan) -> list[Trial]:
     """The drafting depths and cache types that the policy may choose on this plan's split, the
     rules' own first."""
     caches = dict.fromkeys(("", smaller_cache(partial)))
-    return [trial for cache in caches for trial in _depths(partial, cache)]
+    return [trial for cache in caches for trial in _roundings(partial, cache)]
+
+
+def _roundings(partial: PartialPlan, cache: str) -> Iterator[Trial]:
+    """The drafting depths with this cache; with an int8 lm_head as well, if that may be."""
+    for trial in _depths(partial, cache):
+        yield trial
+        if may_round_head(partial):
+            yield replace(trial, int8_head=True)
 
 
 def exact_trials(partial: PartialPlan) -> list[Trial]:
@@ -116,7 +125,7 @@ def exact_trials(partial: PartialPlan) -> list[Trial]:
     measured = partial.model.fp8_cache  # its scales lose nothing
     if not partial.turing or not ours or measured or partial.trial.cache or partial.why_unmodelled:
         return []
-    return list(_depths(partial, OWN_TYPE))
+    return list(_roundings(partial, OWN_TYPE))
 
 
 def _depths(partial: PartialPlan, cache: str) -> Iterator[Trial]:

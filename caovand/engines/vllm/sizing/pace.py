@@ -111,6 +111,9 @@ WORTH_OF_SMALL_GRAPHS = 0.97
 capture."""
 WORTH_OF_FOUR_BIT_CACHE = 0.85
 """The relative worth of a 4-bit cache, whose keys and values are off by some 10 %."""
+WORTH_OF_INT8_HEAD = 0.97
+"""The relative worth of an lm_head in 8 bits although nobody asked: its error is a twelfth of a
+layer's in 4 bits (csrc/NOTEBOOK.md)."""
 WORTH_OF_CUT, WORTH_OF_CUT_IN_BATCH = 0.93, 0.98
 """The worth of a context below the model's own limit: clients that rely on the model card are
 refused. The last tenth of the limit is not worth more sequences or larger steps, except in a batch,
@@ -176,6 +179,8 @@ class CandidatePace:
         if model.tower and base.vision:
             self._worth *= 1.0 if base.videos else WORTH_OF_VIDEOS
             self._worth *= WORTH_OF_WHOLE_IMAGES if base.pixels else 1.0
+        if base.rounds_head:
+            self._worth *= WORTH_OF_INT8_HEAD
         if base.kv_dtype.startswith("int4"):
             self._worth *= WORTH_OF_FOUR_BIT_CACHE
 
