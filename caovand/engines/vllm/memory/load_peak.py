@@ -29,9 +29,7 @@ def loading_bytes(model: ModelCard, candidate: Candidate) -> float:
         size = on_rank(weights, model, exact)
         if weights.part == "mtp":
             loaded += size - on_rank(weights, model, candidate)
-        elif weights.part == "embedding" or (
-            weights.part == "head" and not candidate.rounds_head
-        ):
+        elif weights.part == "embedding" or (weights.part == "head" and not candidate.rounds_head):
             loaded += size
     return loaded
 

@@ -44,7 +44,8 @@ class Int8Goal:
 
     `find_refusal` yields the fact and the remedy, if int8 cannot run here. `gain` completes the
     reason for int8, `why_half` is the reason against it where the operator leaves the choice, and
-    `why_int8` the one for it if the policy `tried` it and it is worth more. `spelled` are values of the variable that the key spells otherwise.
+    `why_int8` the one for it if the policy `tried` it and it is worth more. `spelled` are values of
+    the variable that the key spells otherwise.
     """
 
     key: str
@@ -250,7 +251,12 @@ def may_round_head(partial: PartialPlan) -> bool:
     computing in float16, which the kernel takes."""
     free = not partial.config.policy.lm_head and LM_HEAD not in dict(partial.config.engine.env)
     rounded = partial.model.group_size > 0 and partial.value("dtype") in HALF
-    free = free and partial.mode != "stable" and not partial.pinned("lm_head")
+    free = (
+        free
+        and LM_HEAD not in partial.given_up
+        and partial.mode != "stable"
+        and not partial.pinned("lm_head")
+    )
     return free and rounded and HEAD.find_refusal(partial) is None
 
 

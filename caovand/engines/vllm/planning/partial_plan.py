@@ -54,7 +54,8 @@ class PartialPlan:
 
     `trial` is what the search tries instead of the rules' own choices. `choice` is set once the
     cards are sized, and `space` if it is the best of one; `why_unmodelled` says why its context is
-    unknown, for example because the weights on a card are. `plugins` names those that vLLM may
+    unknown, for example because the weights on a card are. `given_up` names variables that the
+    ladder unset. `plugins` names those that vLLM may
     load; None is all. `task` is the model's task by the verbatim flags.
     """
 
@@ -72,6 +73,7 @@ class PartialPlan:
     choice: Choice | None = None
     why_unmodelled: str = ""
     weights_unknown: bool = False
+    given_up: frozenset[str] = frozenset()
     task: ModelTask = "generate"
 
     @property
@@ -124,7 +126,9 @@ class PartialPlan:
         head = INT8 if self.trial.int8_head else policies.lm_head
         layer = None if self.mode == "stable" else INT8  # of the drafter, if the head is int8 too
         goals = {MARLIN_INPUT: policies.activations, LM_HEAD: head, DRAFTER: layer}
-        asked = {name: INT8 for name, goal in goals.items() if goal == INT8}
+        asked = {
+            name: INT8 for name, goal in goals.items() if goal == INT8 and name not in self.given_up
+        }
         off = {} if self.config.engine.plugin else {"CAOVAN_KERNELS": "off"}
         return {**asked, **dict(self.config.engine.env), **off}
 

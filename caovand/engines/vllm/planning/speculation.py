@@ -31,6 +31,7 @@ from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards,
 from caovand.engines.vllm.sizing.space import WORKLOADS
 
 MAX_DEPTH = 8
+CANNOT_LOAD = "the card has no room for the drafter while it is loaded, so nothing is drafted"
 LEAVES_MEMORY = "leaves memory that is worth more here"
 MANY_USERS = 16
 """The number of concurrent sequences from which the engine is a service: its cards compute, and
@@ -210,7 +211,9 @@ def _requested_depth(partial: PartialPlan) -> tuple[int, Setting]:
         depth, published = _published_depth(partial, depth)
         reason = published or reason
     fewer = partial.trial.depth
-    if fewer is not None and partial.mode_setting.origin == "policy":
+    if fewer is not None and partial.mode_setting.origin != "policy":
+        return fewer, policy(fewer, f"{reason}, but {CANNOT_LOAD}")
+    if fewer is not None:
         tokens = "1 token" if fewer == 1 else f"{fewer} tokens"
         drafts = f"drafting {tokens} instead of {depth}" if fewer else "drafting nothing"
         doubt = f"; {contested(partial.model)}" if has_few_active(partial.model) else ""
@@ -242,9 +245,18 @@ def name_gain(sized: PartialPlan, deeper: PartialPlan) -> PartialPlan:
 def smaller_depths(partial: PartialPlan) -> tuple[int, ...]:
     """Depths below the planned one that the policy may use instead, the deepest first."""
     ours = partial.settings.get("speculative_config")
+    if ours is not None and ours.origin == "user" and _depth_is_the_modes(partial):
+        return (0,) if drafters.cannot_be_loaded(partial) else ()
     if ours is None or ours.origin != "policy":
         return ()
     return (0,) if partial.model.drafter else tuple(n for n in (1, 0) if n < partial.mtp)
+
+
+def _depth_is_the_modes(partial: PartialPlan) -> bool:
+    """Whether the depth follows from a mode that the operator chose, and from nothing else."""
+    named = any(name in partial.verbatim for name in PARTS_OF_SPECULATION)
+    typed = partial.config.policy.mtp is not None or (partial.auto_spec or "").strip()
+    return partial.mtp > 0 and not named and not typed and not partial.pinned("mtp")
 
 
 def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:
