@@ -35,7 +35,7 @@ from caovand.engines.vllm.planning.devices import (
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, offloaded_gib
 from caovand.engines.vllm.planning.request import VllmRequest, refuse_crawling
 from caovand.engines.vllm.sizing.choice import CONTEXT_STEP, OFFLOAD_MARGIN_GIB, longest_to_the_brim
-from caovand.engines.vllm.sizing.pace import step_cost
+from caovand.engines.vllm.sizing.offloading import step_cost
 
 MAX_CARDS = 64
 SMALLER = (

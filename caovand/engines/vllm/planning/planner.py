@@ -32,9 +32,9 @@ from caovand.engines.vllm.planning.obstacles import shared_memory
 from caovand.engines.vllm.planning.partial_plan import PlanOnCards, chosen_by_policy, offloaded_gib
 from caovand.engines.vllm.planning.request import VllmRequest, answer_tokens_s, refuse_crawling
 from caovand.engines.vllm.planning.serving import prompt_warnings, refuse_without_audio_decoder
-from caovand.engines.vllm.planning.trials import idle_warnings
+from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
-from caovand.engines.vllm.sizing.pace import step_cost
+from caovand.engines.vllm.sizing.offloading import step_cost
 
 GGUF_FILE = (
     'take a GGUF file of it ([engine] kind = "llamacpp"): llama.cpp lets the CPU compute with'
