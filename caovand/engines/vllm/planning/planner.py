@@ -29,6 +29,7 @@ from caovand.engines.vllm.planning.advice import (
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import all_without_other_processes, memory_holders
 from caovand.engines.vllm.planning.obstacles import shared_memory
+from caovand.engines.vllm.planning.offers import with_longer_context
 from caovand.engines.vllm.planning.partial_plan import PlanOnCards, chosen_by_policy, offloaded_gib
 from caovand.engines.vllm.planning.request import VllmRequest, answer_tokens_s, refuse_crawling
 from caovand.engines.vllm.planning.serving import prompt_warnings, refuse_without_audio_decoder
@@ -118,7 +119,7 @@ def make_plan(
     refuse_without_audio_decoder(inventory)
     request = VllmRequest(config, inventory, mode, mode_origin, environ, remembered)
     chosen = request.decide()
-    plan = request.write(chosen)
+    plan = with_longer_context(request, chosen, request.write(chosen))
     refuse_wide_heads(plan, inventory)
     memory = forecast(plan, inventory)
     case = PlannedRequest(request, chosen, plan, memory)
