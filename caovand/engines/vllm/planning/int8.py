@@ -28,6 +28,7 @@ from caovand.core.problem import Problem
 from caovand.engines.common.tensors import FLOATS
 from caovand.engines.vllm.flags.spelling import DRAFTER, INT8, LM_HEAD, MARLIN_INPUT
 from caovand.engines.vllm.machine.capabilities import HALF, HOPPER, TURING, first_of, first_outside
+from caovand.engines.vllm.memory.shards import BYTES_EACH
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 from caovand.engines.vllm.planning.precision import allows_kernels
 
@@ -250,7 +251,8 @@ def may_round_head(partial: PartialPlan) -> bool:
     """Whether the policy may try an int8 head: of weights that somebody rounded to 4 bits already,
     computing in float16, which the kernel takes."""
     free = not partial.config.policy.lm_head and LM_HEAD not in dict(partial.config.engine.env)
-    rounded = partial.model.group_size > 0 and partial.value("dtype") in HALF
+    stored = partial.model.quantization
+    rounded = stored not in BYTES_EACH and partial.value("dtype") in HALF
     free = (
         free
         and LM_HEAD not in partial.given_up

@@ -46,7 +46,8 @@ def with_longer_context(request: VllmRequest, chosen: PartialPlan, plan: Plan) -
 def _offer(sized: PartialPlan, *, drafting: bool) -> str:
     """The context of this plan and its pace, with the setting that makes it draft."""
     how = f"with mtp = {sized.mtp} " if drafting else ""
-    return f"{how}{_context(sized)} tokens (MTP {sized.mtp}, {_tokens_s(sized):.0f} tokens/s)"
+    drafts = f"MTP {sized.mtp}, " if sized.model.mtp_layers else ""
+    return f"{how}{_context(sized)} tokens ({drafts}{_tokens_s(sized):.0f} tokens/s)"
 
 
 def _sized_for_long(request: VllmRequest, mtp: int | None) -> PartialPlan | None:
