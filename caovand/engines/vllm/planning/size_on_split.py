@@ -26,8 +26,12 @@ from caovand.engines.vllm.planning.partial_plan import (
     decide,
 )
 from caovand.engines.vllm.planning.precision import quantise_at_load, tower_breaks_tiles
-from caovand.engines.vllm.planning.speculation import name_gain
-from caovand.engines.vllm.planning.trials import exact_or_rounded, exact_trials, open_trials
+from caovand.engines.vllm.planning.trials import (
+    exact_or_rounded,
+    exact_trials,
+    name_gain,
+    open_trials,
+)
 from caovand.engines.vllm.sizing.choice import choose, longest_lean, longest_to_the_brim
 from caovand.engines.vllm.sizing.space import WORKLOADS, Choice, Space
 

@@ -7,7 +7,6 @@ wins over the mode. The planner never makes a model without an MTP head draft.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from caovand.core.config.schema import AUTO_SPEC, MODES, Config, Mode, auto_spec
@@ -25,7 +24,6 @@ from caovand.engines.vllm.planning.drafters import (
     own_head_would_corrupt_states,
     plugin_keeps_states,
 )
-from caovand.engines.vllm.planning.fit import cuts_graphs
 from caovand.engines.vllm.planning.parallel import why_stages_refuse_drafts
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, policy, user
 from caovand.engines.vllm.sizing.space import WORKLOADS
@@ -219,27 +217,6 @@ def _requested_depth(partial: PartialPlan) -> tuple[int, Setting]:
         doubt = f"; {contested(partial.model)}" if has_few_active(partial.model) else ""
         return fewer, policy(fewer, f"{drafts} {LEAVES_MEMORY}{doubt}")
     return depth, Setting(depth, partial.mode_setting.origin, reason)
-
-
-def name_gain(sized: PartialPlan, deeper: PartialPlan) -> PartialPlan:
-    """The plan with what it gains by drafting less than `deeper`, known once the cards are sized:
-    memory, whole CUDA graphs, or time alone."""
-    ours = sized.settings.get("speculative_config")
-    if ours is None or sized.choice is None or LEAVES_MEMORY not in ours.reason:
-        return sized
-    candidate, spared = sized.choice.candidate, sized.choice.spared
-    less = candidate.eager or candidate.context < sized.model.max_model_len
-    short = less or {"sequences", "batch"} & spared or candidate.vision < sized.model.vision
-    gains = [LEAVES_MEMORY] if short else []
-    whole = not (cuts_graphs(sized) or sized.turing or candidate.eager)
-    if cuts_graphs(deeper) and whole:
-        gains.append(
-            f"keeps full CUDA graphs, which vLLM {sized.engine.version} does not capture with"
-            " drafts and FlashInfer's attention"
-        )
-    gain = " and ".join(gains) or "takes the least time per token here (modelled)"
-    changed = replace(ours, reason=ours.reason.replace(LEAVES_MEMORY, gain))
-    return replace(sized, settings={**sized.settings, "speculative_config": changed})
 
 
 def smaller_depths(partial: PartialPlan) -> tuple[int, ...]:

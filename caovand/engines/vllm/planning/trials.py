@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from caovand.core.plan import Setting
 from caovand.engines.vllm.memory.estimate import estimate
+from caovand.engines.vllm.planning.fit import cuts_graphs
 from caovand.engines.vllm.planning.int8 import may_round_head
 from caovand.engines.vllm.planning.partial_plan import (
     PartialPlan,
@@ -23,7 +24,7 @@ from caovand.engines.vllm.planning.precision import (
     OWN_TYPE,
     smaller_cache,
 )
-from caovand.engines.vllm.planning.speculation import smaller_depths
+from caovand.engines.vllm.planning.speculation import LEAVES_MEMORY, smaller_depths
 from caovand.engines.vllm.sizing.search import requests_that_fit
 from caovand.engines.vllm.sizing.space import WORKLOADS
 
@@ -122,3 +123,24 @@ def _requests_cached(partial: PartialPlan) -> float:
     assert partial.choice
     warm = partial.choice.candidate.but(cold=False)  # as all starts but the first
     return estimate(partial.model, warm, partial.cards).kv_tokens / warm.context
+
+
+def name_gain(sized: PartialPlan, deeper: PartialPlan) -> PartialPlan:
+    """The plan with what it gains by drafting less than `deeper`, known once the cards are sized:
+    memory, whole CUDA graphs, or time alone."""
+    ours = sized.settings.get("speculative_config")
+    if ours is None or sized.choice is None or LEAVES_MEMORY not in ours.reason:
+        return sized
+    candidate, spared = sized.choice.candidate, sized.choice.spared
+    less = candidate.eager or candidate.context < sized.model.max_model_len
+    short = less or {"sequences", "batch"} & spared or candidate.vision < sized.model.vision
+    gains = [LEAVES_MEMORY] if short else []
+    whole = not (cuts_graphs(sized) or sized.turing or candidate.eager)
+    if cuts_graphs(deeper) and whole:
+        gains.append(
+            f"keeps full CUDA graphs, which vLLM {sized.engine.version} does not capture with"
+            " drafts and FlashInfer's attention"
+        )
+    gain = " and ".join(gains) or "takes the least time per token here (modelled)"
+    changed = replace(ours, reason=ours.reason.replace(LEAVES_MEMORY, gain))
+    return replace(sized, settings={**sized.settings, "speculative_config": changed})
