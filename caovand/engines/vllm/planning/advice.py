@@ -44,7 +44,10 @@ SMALLER = (
 )
 """Quantised variants of a checkpoint: the usual suffixes of their names, the bits of a weight,
 including its part of the scales, the stored type, and the most weights that share a scale."""
-PRECISION = re.compile(r"[-_](fp8|bf16|fp16|f16|bfloat16)$", re.IGNORECASE)
+PRECISION = re.compile(
+    r"[-_](fp8([-_](dynamic|block))?|bf16|fp16|f16|bfloat16|w8a8|int8)$", re.IGNORECASE
+)
+"""The end of a checkpoint's name that says how its weights are stored: of another one it differs."""
 
 
 @dataclass(frozen=True)

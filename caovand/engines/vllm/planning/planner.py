@@ -60,16 +60,13 @@ def refuse_gguf(model: ModelCard) -> None:
 def refuse_wide_heads(plan: Plan, inventory: Inventory) -> None:
     """Raise Unplannable if the first prompt would end the engine, whatever the memory.
 
-    The operator's own flags stand: their vLLM may have other tiles.
+    A plan with the operator's own flags stands, and names them as its conflict.
     """
     if {"attention_backend", "attention_config", "dtype"} & set(plan.verbatim):
         return
     placed = PlanOnCards(plan, inventory, cards_of_plan(plan, inventory))
     for problem in shared_memory(placed):
-        raise Unplannable(
-            f"{problem}, or pass --attention-backend TRITON_ATTN in [engine] extra_args to start "
-            "it anyway"
-        )
+        raise Unplannable(str(problem))
 
 
 def _gguf_advice(case: PlannedRequest) -> tuple[str, ...]:
