@@ -334,20 +334,31 @@ class CacheLayout(NamedTuple):
     head_stride: int
 
 
-def cache_layout(cache: Tensor, dim: int, signs: Tensor | None) -> CacheLayout:
+class Scales(NamedTuple):
+    """The scales of an fp8 cache's keys and values: float32, one element each, on the device."""
+
+    k: Tensor
+    v: Tensor
+
+
+def cache_layout(
+    cache: Tensor, dim: int, signs: Tensor | None, scales: Scales | None = None
+) -> CacheLayout:
     """The layout of [blocks, Hkv, block size, content] in vLLM's Triton attention.
 
-    Any strides; content is float16 K and V (2 D); or int8 K, its float32 scale, V, its scale (2 (D
-    + 4)); or the same in uint8 with two values per byte (2 (D / 2 + 4)), rotated by `signs`. Raises
-    ValueError.
+    Any strides; content is float16 K and V (2 D); or float8_e4m3fn K and V (2 D) with `scales`; or
+    int8 K, its float32 scale, V, its scale (2 (D + 4)); or the same in uint8 with two values per
+    byte (2 (D / 2 + 4)), rotated by `signs`. Raises ValueError.
     """
     formats = {
         torch.float16: (library.KV_HALF, 2 * dim, 0),
         torch.int8: (library.KV_INT8, dim, 4),
         torch.uint8: (library.KV_INT4, dim // 2, 4),
+        torch.float8_e4m3fn: (library.KV_FP8, dim, 0),
     }
     if cache.dtype not in formats:
-        raise ValueError(f"cannot use a cache of {cache.dtype}: float16, int8 or uint8 is read")
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in formats)
+        raise ValueError(f"cannot use a cache of {cache.dtype}: one of {known} is read")
     format_, row, scale_bytes = formats[cache.dtype]
     size = cache.element_size()
     content = cache.shape[-1]
@@ -362,6 +373,17 @@ def cache_layout(cache: Tensor, dim: int, signs: Tensor | None) -> CacheLayout:
         _expect("signs", signs, torch.float32, dim)
     k = cache.data_ptr()
     v = k + row + scale_bytes
+    k_scale, v_scale = k + row, v + row
+    if format_ == library.KV_FP8:
+        if scales is None:
+            raise ValueError("cannot use an fp8 cache without the scales of its keys and values")
+        for scale in scales:
+            if scale.dtype is not torch.float32 or scale.numel() != 1:
+                raise ValueError(
+                    f"cannot use a scale of {scale.dtype}, shape {tuple(scale.shape)}: "
+                    "the kernel takes one float32"
+                )
+        k_scale, v_scale = (scale.data_ptr() for scale in scales)
     block, head, token = (stride * size for stride in cache.stride()[:3])
     boundary = 4 if scale_bytes else 16
     if any(at % boundary for at in (k, v, block, head, token)) or cache.shape[2] % 16:
@@ -370,7 +392,7 @@ def cache_layout(cache: Tensor, dim: int, signs: Tensor | None) -> CacheLayout:
             f"{cache.shape[2]} tokens: rows must start on {boundary}-byte boundaries, and blocks "
             "have a multiple of 16 tokens"
         )
-    return CacheLayout(format_, k, v, k + row, v + row, block, token, head)
+    return CacheLayout(format_, k, v, k_scale, v_scale, block, token, head)
 
 
 def attention_args(
@@ -385,11 +407,12 @@ def attention_args(
     max_tokens: int,
     segments: int = 1,
     scale: float,
+    scales: Scales | None = None,
 ) -> AttentionArgs:
     """Check and convert the arguments of `attention_decode` and `attention_prefill`.
 
     q, out: float16 [T, H, D]; cache: see `cache_layout`; block_table: [N, ...]; cu_seqlens: [N +
-    1]; kv_lengths: [N].
+    1]; kv_lengths: [N]; `scales`: of an fp8 cache. Raises ValueError.
     """
     tokens, heads, dim = q.shape
     _expect("q", q, torch.float16, heads, dim)
@@ -398,7 +421,7 @@ def attention_args(
     sequences = cu_seqlens.shape[0] - 1
     _expect_ints(sequences, block_table=block_table, kv_lengths=kv_lengths)
     _expect_ints(sequences + 1, cu_seqlens=cu_seqlens)
-    layout = cache_layout(cache, dim, signs)
+    layout = cache_layout(cache, dim, signs, scales)
     return AttentionArgs(
         struct_size=library.ctypes.sizeof(AttentionArgs),
         sequences=sequences,
@@ -438,7 +461,12 @@ def attention_prefill(args: AttentionArgs, device: torch.device) -> None:
 
 
 def kv_write(
-    k: Tensor, v: Tensor, cache: Tensor, slots: Tensor, signs: Tensor | None = None
+    k: Tensor,
+    v: Tensor,
+    cache: Tensor,
+    slots: Tensor,
+    signs: Tensor | None = None,
+    scales: Scales | None = None,
 ) -> None:
     """Write k, v, float16 [T, Hkv, D], into a paged cache (`cache_layout`) at int64 slots [T]."""
     tokens, heads, dim = k.shape
@@ -448,7 +476,7 @@ def kv_write(
     _expect_rows(tokens, v=v)
     if cache.shape[1] != heads:
         raise ValueError(f"cannot write {heads} KV heads into a cache of {cache.shape[1]}")
-    layout = cache_layout(cache, dim, signs)
+    layout = cache_layout(cache, dim, signs, scales)
     args = KvWriteArgs(
         struct_size=library.ctypes.sizeof(KvWriteArgs),
         format=layout.format,
