@@ -19,23 +19,30 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 EVERY = 12
-stored = caches.half
-rotations: dict[int, torch.Tensor] = {}
 
 
-def attend(module, query, key, value, *args, **kwargs):
-    """PyTorch's attention over keys and values [B, Hkv, T, D] that were in a cache."""
-    dim = key.shape[-1]
-    if dim not in rotations:
-        rotations[dim] = torch.randint(0, 2, (dim,)) * 2.0 - 1
-    key, value = (stored(x.half(), rotations[dim]).to(query.dtype) for x in (key, value))
-    return sdpa_attention_forward(module, query, key, value, *args, **kwargs)
+class Cache:
+    """Attention over keys and values that were in a cache of one type."""
+
+    def __init__(self) -> None:
+        self.stored = caches.half
+        self.rotations: dict[int, torch.Tensor] = {}
+
+    def attend(self, module, query, key, value, *args, **kwargs):
+        """PyTorch's attention; key, value: [B, Hkv, T, D]."""
+        dim = key.shape[-1]
+        if dim not in self.rotations:
+            self.rotations[dim] = torch.randint(0, 2, (dim,)) * 2.0 - 1
+        key, value = (
+            self.stored(x.half(), self.rotations[dim]).to(query.dtype) for x in (key, value)
+        )
+        return sdpa_attention_forward(module, query, key, value, *args, **kwargs)
 
 
-def load(path: Path):
-    """The tokenizer and the model, in float32."""
+def load(path: Path, cache: Cache):
+    """The tokenizer and the model, in float32, with its attention over `cache`."""
     folder, options = (path, {}) if path.is_dir() else (path.parent, {"gguf_file": path.name})
-    AttentionInterface.register("cached", attend)
+    AttentionInterface.register("cached", cache.attend)
     AttentionMaskInterface.register("cached", sdpa_mask)
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="cached", **options
@@ -44,9 +51,9 @@ def load(path: Path):
 
 
 def main(path: Path, text: Path, count: int) -> None:
-    global stored
     torch.manual_seed(0)
-    tokenizer, model = load(path)
+    cache = Cache()
+    tokenizer, model = load(path, cache)
     read = tokenizer(text.read_text(encoding="utf-8"), add_special_tokens=False).input_ids
     if len(read) < count:
         raise SystemExit(f"cannot read {count} tokens: {text} has {len(read)}")
@@ -64,7 +71,7 @@ def main(path: Path, text: Path, count: int) -> None:
         "| cache | perplexity | KL, nats | top 20 kept | first kept |\n| --- " + "| --- " * 4 + "|"
     )
     for name in ("fp16", *caches.TYPES):
-        stored = caches.TYPES.get(name, caches.half)
+        cache.stored = caches.TYPES.get(name, caches.half)
         got = want if name == "fp16" else logits()
         loss = torch.nn.functional.cross_entropy(got, answers).exp().item()
         rows = [caches.compare(a, b) for a, b in zip(got.split(16), want.split(16), strict=True)]

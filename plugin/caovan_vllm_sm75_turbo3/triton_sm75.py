@@ -69,8 +69,8 @@ def facts(impl: TritonAttentionImpl, vllm_config) -> dispatch.AttentionFacts:
 class Sm75TritonAttentionImpl(TritonAttentionImpl):
     """vLLM's layer; `caovan` is None if vLLM's own kernels do everything.
 
-    Before SM89 Triton has no kernels for an fp8 cache, and vLLM refuses such a layer. It is accepted
-    if ours take it; a batch that ours lack is then an error.
+    Before SM89 Triton has no kernels for an fp8 cache, and vLLM refuses such a layer. It is
+    accepted if ours take it; a batch that ours lack is then an error.
     """
 
     caovan: DecodeAttention | None = None

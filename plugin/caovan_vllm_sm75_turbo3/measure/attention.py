@@ -2,8 +2,8 @@
 
 python -m caovan_vllm_sm75_turbo3.measure.attention [check | time | bits | once] [KIND]...
 
-KIND: int4, int8, fp8 or fp16; all of them if none is named. "bits" runs a few calls of each kernel 20,000 times and compares bits; "once" runs small calls a
-single time, for compute-sanitizer.
+KIND: int4, int8, fp8 or fp16; all of them if none is named. "bits" runs a few calls of each kernel
+20,000 times and compares bits; "once" runs small calls a single time, for compute-sanitizer.
 
 Bounds are as in measure/check.py: relative error, and an element's maximum error over |value| +
 rms. Workspace, padding, unused blocks and unread table entries are poisoned. The table shows

@@ -9,6 +9,7 @@ change less for each layer, but it has many layers.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -102,8 +103,10 @@ def structured(kind: str, dim: int, keys: int) -> tuple[Tensor, Tensor, Tensor]:
         q[..., ::64] /= 20
     elif kind == "sink":  # half of the weight lies on a first key without a value
         direction = torch.randn(dim)
+        score = math.log(keys) + 3**2 / 2  # as much as all others together
         q += direction
-        k[:, 0], v[:, 0] = direction * 3, 0.01 * v[:, 0]
+        k[:, 0] = direction * score * dim**0.5 / direction.square().sum()
+        v[:, 0] *= 0.01
     elif kind == "32 directions":
         basis = torch.randn(2, 32, dim) / 32**0.5
         q, k, v = _directions(q, basis[0]), _directions(k, basis[0]), _directions(v, basis[1])

@@ -16,7 +16,7 @@ DTYPES = {
     "int4": torch.uint8,
 }
 FP8_SCALE = 0.03125
-"""Scale of an fp8 cache's keys and values here: a power of two, so that rounding is the format's."""
+"""Scale of an fp8 cache's keys and values here: a power of two, which adds no rounding."""
 
 
 def content(kind: str, dim: int) -> int:
