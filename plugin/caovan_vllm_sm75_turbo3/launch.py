@@ -294,7 +294,7 @@ def decode(call: DecodeCall) -> None:
         _expect_ints(call.sequences + 1, cu_seqlens=call.cu_seqlens)
     elif tokens < call.sequences:
         raise ValueError(
-            f"cannot take {call.sequences} sequences of call.a token each from {tokens} tokens"
+            f"cannot take {call.sequences} sequences of a token each from {tokens} tokens"
         )
     _expect_ints(2 * call.sequences * k_heads, counters=call.counters)
     args = DecodeArgs(
