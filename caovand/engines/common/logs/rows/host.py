@@ -29,6 +29,8 @@ _RAW = re.compile(
     r"|Failed to initialize NVML\b|NVIDIA-SMI (?:has failed|couldn't find) "
     r"|(?:/bin/|-)?\w{0,4}sh: (?=.{0,250}(?:not found|denied))|/bin/\w{0,4}sh: "
     r"|ERROR \(catatonit|\[FATAL tini "
+    r"|(?:\(raylet\) )?(?:Refer to the documentation on how to address the out of memory issue: "
+    r"|To adjust the kill threshold, set the environment variable `RAY_)"
     r"|Memory on the node \(IP: |.{0,200}\bkilled due to memory pressure \(OOM\)"
     r"|Back-off restarting failed |No devices were found|libnvidia-ml\.so in GDK"
     r"|.{0,120}\bOOMKilled\b|[\w@.:-]{1,100}\.service: |.{0,60}\bUnit \S{1,60}\.service "
