@@ -10,7 +10,7 @@ import pytest
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Plan
 from tests.boxes.models import model
-from tests.core.machines import CUDA, inventory, named, plan, turing
+from tests.core.machines import CUDA, QWEN_27B_AWQ, inventory, named, plan, turing
 
 KNOWN = replace(
     CUDA, version="0.33.0", flashinfer="0.7.2", plugin="0.1.0", gdn_interface="pass",
@@ -82,8 +82,11 @@ def test_eight_bits_stay_where_ours_do_not_act_or_are_not_needed(
 
 
 def test_conversations_are_held_in_four_bits_where_eight_hold_few_tokens() -> None:
-    deep = {"mtp": 3}
-    found, eight = planned(policy=deep), planned(policy={**deep, "kv_cache_dtype": "fp8"})
+    known = replace(KNOWN, lm_head="pass")  # a drafter needs an int8 head to be loaded here
+    machine = inventory(QWEN_27B_AWQ, turing(1), engine=known)
+    found, eight = (
+        plan(machine, policy={"mtp": 3, **more}) for more in ({}, {"kv_cache_dtype": "fp8"})
+    )
     assert cache(found) == "int4_per_token_head"
     assert found.value("speculative_config") == eight.value("speculative_config")
     assert found.value("max_model_len") > 2 * eight.value("max_model_len")
