@@ -37,6 +37,7 @@ FACES: Mapping[str, str] = {
     "caovand.core.tuning": "tests/core/test_tuning.py",
     "caovand.daemon.engine.reading_process": "tests/daemon/test_reading.py",
     "caovand.engines.common": "tests/engines",
+    "caovand.engines.explaining": "tests/engines",
     "caovand.engines.llamacpp.planning.loading": "tests/engines/llamacpp/test_planner.py",
     "caovand.engines.llamacpp.planning.steps": "tests/engines/llamacpp/test_planner.py",
     "caovand.engines.sglang.planning.loads": "tests/engines/sglang/test_planner.py",

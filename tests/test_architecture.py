@@ -147,7 +147,7 @@ def pure() -> list[str]:
 
 SHARED = (
     "caovand.engines.registry", "caovand.engines.attribution", "caovand.engines.writer",
-    "caovand.engines.common",
+    "caovand.engines.common", "caovand.engines.explaining",
 )  # fmt: skip
 ENGINES_OWN = {
     "caovand.cli.serve": "caovan-vllm-serve reads the words of `vllm serve`",

@@ -11,9 +11,11 @@ from caovand.core.healing.failure import Failure
 from caovand.core.healing.rung import Rung
 from caovand.engines.common.healing.advice import adviser
 from caovand.engines.common.healing.advice_ggml import OTHER_KINDS
+from caovand.engines.common.logs.rows.unreached import IN_CONTAINER
 from caovand.engines.ollama.healing.advice_cards import CARDS
 from caovand.engines.ollama.healing.advice_registry import REGISTRY
 from caovand.engines.ollama.healing.cures import HEALING
+from caovand.engines.ollama.log.own_rows import CLIENT, OWN_ROWS
 from caovand.engines.ollama.planning.variables import CONTEXT
 
 _OLD_SERVER = (
@@ -66,6 +68,12 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     **CARDS,
     **REGISTRY,
+    CLIENT: (
+        "No Ollama server answers: start it (`sudo systemctl start ollama`, or `ollama serve`). If "
+        "it was installed or started just before, it ended at once, and its own log says why: "
+        "`systemctl status ollama`, `journalctl -u ollama -e` (macOS ~/.ollama/logs/server.log, "
+        "Windows %LOCALAPPDATA%\\Ollama\\server.log). " + IN_CONTAINER,
+    ),
     "ollama.cuda.oom": (
         "The card has too little free memory for weights, cache and buffers together: pull a tag "
         "quantised to fewer bits, lower num_ctx, or check with nvidia-smi what else uses the card.",
@@ -335,4 +343,4 @@ def _setting(rung: Rung) -> str:
     return "num_ctx" if rung.touches[0] == CONTEXT else rung.touches[0]
 
 
-advise = adviser(_SPECIAL, _GENERAL, HEALING, _setting)
+advise = adviser(_SPECIAL, _GENERAL, HEALING, _setting, OWN_ROWS.client)
