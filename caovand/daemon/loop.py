@@ -40,8 +40,8 @@ from caovand.daemon.server_supervisor import ServerSupervisor
 from caovand.daemon.shared import Changes, Shared, now
 from caovand.daemon.shortage import Shortage
 from caovand.daemon.slot import Slot
-from caovand.daemon.start.confinement import server_confinement
 from caovand.daemon.tasks import Tasks
+from caovand.preparation.confinement import server_confinement
 
 MAX_TICK_S = 5.0
 POLL_S = 5.0  # at most
@@ -269,17 +269,16 @@ class Supervisor:
         """
         names = [name] if name else self._worst_first()
         documents = {n: self.slots[n].describe() for n in names}
+        worst = self.slots[names[0]]
         slots = [status.entry(n, document) for n, document in documents.items()]
-        first, page, gateway = next(iter(documents.values())), self.page, self.gateway
+        first, page, gateway = documents[names[0]], self.page, self.gateway
         warnings = [*first["warnings"], *filter(None, [page.problem, gateway.problem])]
-        cluster = self.slots[next(iter(documents))].part.summary()
-        clients = self.slots[next(iter(documents))].clients
-        counts = {**clients.counts, "totals": clients.totals}
+        counts = {**worst.clients.counts, "totals": worst.clients.totals}
         served = gateway.describe()
         more = {
             "page": page.describe(),
             "gateway": {**served, **counts} if served else None,
-            "cluster": cluster,
+            "cluster": worst.part.summary(),
             "slots": slots,
         }
         return {**first, "warnings": warnings, **more}

@@ -29,9 +29,9 @@ from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan, Setting
 from caovand.core.reporting.wire import Request
 from caovand.daemon.loop import Supervisor
-from caovand.daemon.records import memories
 from caovand.daemon.requests import verbs
 from caovand.daemon.slot import Slot
+from caovand.preparation import memories
 from tests.patience import soon
 from tests.scenarios.test_supervision import configuration, model
 

@@ -41,11 +41,12 @@ from caovand.daemon.cluster.part import Part
 from caovand.daemon.engine import proof
 from caovand.daemon.loop import Supervisor
 from caovand.daemon.memory_freed import MemoryFreed
-from caovand.daemon.records import memories
 from caovand.daemon.start import inspection
-from caovand.daemon.start.inspection import PlanRequest, PreparedStart, StartObstacle
+from caovand.daemon.start.inspection import PreparedStart, StartObstacle
 from caovand.daemon.start.inspector import MAX_REPLANS
 from caovand.daemon.tuning import Serving
+from caovand.preparation import memories
+from caovand.preparation.plan_request import PlanRequest
 from tests.core.machines import CUDA, inventory, plan
 from tests.daemon_process import lives
 from tests.patience import soon
