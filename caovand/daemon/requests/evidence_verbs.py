@@ -12,9 +12,9 @@ from caovand.core.problem import ProblemError
 from caovand.core.reporting.incident_text import REPORT
 from caovand.core.reporting.wire import Request, notice_fields
 from caovand.core.units import DAY_S
-from caovand.daemon.loop import Supervisor
 from caovand.daemon.requests.arguments import Result, VerbError, argument
 from caovand.daemon.slot import Slot
+from caovand.daemon.supervisor import Supervisor
 
 LOG_BYTES = 48 * 1024
 MAX_POINTS = 1000

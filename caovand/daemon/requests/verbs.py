@@ -17,11 +17,11 @@ from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting import status
 from caovand.core.reporting.wire import Reply, Request
-from caovand.daemon.loop import Supervisor
 from caovand.daemon.requests import evidence_verbs, gateway_verbs
 from caovand.daemon.requests.arguments import Result, VerbError, argument
 from caovand.daemon.shared import now
 from caovand.daemon.slot import Slot
+from caovand.daemon.supervisor import Supervisor
 
 MAX_WAIT_S = 86400.0
 MAX_OPEN_WAIT_S = 60.0  # for a request from the socket that everybody may use

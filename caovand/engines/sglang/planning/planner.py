@@ -27,11 +27,12 @@ from caovand.engines.common.plans import (
     typed_variables,
 )
 from caovand.engines.common.tensors import has_few_active
+from caovand.engines.sglang import options
 from caovand.engines.sglang.memory.forecast import forecast, served_at_once, why_unmodelled
 from caovand.engines.sglang.memory.states import SLOTS
 from caovand.engines.sglang.memory.steps import EXPANDED_TOKENS
-from caovand.engines.sglang.planning import cards, chat_parsers, drafting, options
-from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS, REPLICAS
+from caovand.engines.sglang.options import ATTENTION, CONTEXT, RANKS, REPLICAS
+from caovand.engines.sglang.planning import cards, chat_parsers, drafting
 from caovand.engines.sglang.planning.settings import drafts_cost, memory_settings
 from caovand.engines.sglang.probe import HOW, MIN_RELEASE
 

@@ -25,7 +25,7 @@ from caovand.core import limits
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config, unapplied
 from caovand.core.facts.ownership import Process
-from caovand.core.health.detector import MIN_READINGS
+from caovand.core.health.detector import reading_interval_s
 from caovand.core.lifecycle.events import LifecycleEvent, TimePassed
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting import status
@@ -154,7 +154,8 @@ class Supervisor:
 
     def _poll_s(self) -> float:
         """Seconds between polls: the least patient slot needs several before it sends a test."""
-        return min([POLL_S, *(slot.config.watch.hang_s / MIN_READINGS for slot in self._working())])
+        limits = [slot.config.watch.hang_s for slot in self._working()]
+        return min([POLL_S, *map(reading_interval_s, limits)])
 
     def _working(self) -> list[Slot]:
         """Slots that have not quit."""
