@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from caovand.core.config.schema import Config, EngineSection
 
@@ -20,22 +20,6 @@ class ServeRequest:
     note: str = ""
 
 
-class ReadServeWords(Protocol):
-    """Reads the words as a configuration of the engine with these options and switches.
-
-    Raises ProblemError, or Unplannable for a value that no plan can have.
-    """
-
-    def __call__(
-        self,
-        words: Sequence[str],
-        engine: EngineSection,
-        known: Collection[str],
-        switches: Collection[str],
-        /,
-    ) -> ServeRequest: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class ServeWords:
     """Interprets the words of `python -m MODULE ...`."""
@@ -48,4 +32,6 @@ class ServeWords:
     expand: Callable[[Sequence[str], Any, Collection[str]], list[str]]
     """Replaces the named file with its document's keys, by the engine's options; raises
     ProblemError."""
-    read: ReadServeWords
+    read: Callable[[Sequence[str], EngineSection, Collection[str], Collection[str]], ServeRequest]
+    """Reads the words as a configuration of this engine section, by the engine's options and
+    switches. Raises ProblemError, or Unplannable for a value that no plan can have."""
