@@ -218,7 +218,7 @@ def _verdict(memory: MemoryEstimate) -> str:
         return f"{memory.shortage}; {need}"
     return (
         f"{memory.kv_mib / 1024:.2f} GiB of cache hold {memory.kv_tokens} tokens; {need};"
-        f" the longest context is {memory.max_model_len}"
+        f" it holds a context of at most {memory.max_model_len}"
     )
 
 

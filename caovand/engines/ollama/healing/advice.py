@@ -11,11 +11,10 @@ from caovand.core.healing.failure import Failure
 from caovand.core.healing.rung import Rung
 from caovand.engines.common.healing.advice import adviser
 from caovand.engines.common.healing.advice_ggml import OTHER_KINDS
-from caovand.engines.common.logs.rows.unreached import IN_CONTAINER
 from caovand.engines.ollama.healing.advice_cards import CARDS
 from caovand.engines.ollama.healing.advice_registry import REGISTRY
 from caovand.engines.ollama.healing.cures import HEALING
-from caovand.engines.ollama.log.own_rows import CLIENT, OWN_ROWS
+from caovand.engines.ollama.log.own_rows import CLIENT, NO_SERVER, OWN_ROWS
 from caovand.engines.ollama.planning.variables import CONTEXT
 
 _OLD_SERVER = (
@@ -68,12 +67,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     **CARDS,
     **REGISTRY,
-    CLIENT: (
-        "No Ollama server answers: start it (`sudo systemctl start ollama`, or `ollama serve`). If "
-        "it was installed or started just before, it ended at once, and its own log says why: "
-        "`systemctl status ollama`, `journalctl -u ollama -e` (macOS ~/.ollama/logs/server.log, "
-        "Windows %LOCALAPPDATA%\\Ollama\\server.log). " + IN_CONTAINER,
-    ),
+    CLIENT: (NO_SERVER,),
     "ollama.cuda.oom": (
         "The card has too little free memory for weights, cache and buffers together: pull a tag "
         "quantised to fewer bits, lower num_ctx, or check with nvidia-smi what else uses the card.",
@@ -102,6 +96,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "tokenizer, or by a converter that does not know it. Convert it again with the newest "
         "llama.cpp from a folder with all tokenizer files, pull the library's tag, or install a "
         "newer Ollama.",
+    ),
+    "ollama.runner.unpacked": (
+        "Ollama may not write {path}, where this release unpacks its runners: restart the server "
+        "(`sudo systemctl restart ollama`), so that it makes a new folder, and run one server "
+        "alone, as one user; if it comes back, name another folder in OLLAMA_TMPDIR. Newer "
+        "releases unpack nothing: install the current one.",
     ),
     "ollama.access.home": (
         "The server may not use {path}, in a folder of homes. A unit with ProtectHome= hides them "

@@ -1,10 +1,11 @@
-"""What Ollama's own rows mean for its server, and advice on them for Windows and macOS."""
+"""What Ollama's own rows mean for its server, and advice on those of its client, also for Windows and macOS."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from caovand.core.engine.log import OwnRows
+from caovand.engines.common.logs.rows.unreached import IN_CONTAINER
 
 CLIENT = "ollama.client"
 OWN_ROWS = OwnRows(
@@ -24,6 +25,12 @@ OWN_ROWS = OwnRows(
 _APP = (
     "Usually it is Ollama's own app, which serves as long as its icon is there: use it, or quit it "
     "before `ollama serve`; a service of Homebrew ends with `brew services stop ollama`."
+)
+NO_SERVER = (
+    "No Ollama server answers: start it (`sudo systemctl start ollama`, or `ollama serve`). If "
+    "it was installed or started just before, it ended at once, and its own log says why: "
+    "`systemctl status ollama`, `journalctl -u ollama -e` (macOS ~/.ollama/logs/server.log, "
+    "Windows %LOCALAPPDATA%\\Ollama\\server.log). " + IN_CONTAINER
 )
 ON_SYSTEMS: Mapping[tuple[str, str], str] = {
     (CLIENT, "windows"): "No Ollama server answers: start its app from the start menu, or `ollama "

@@ -94,10 +94,9 @@ def candidate_of(
     compiled = compiled if isinstance(compiled, Mapping) else {}
     level = values.get("optimization_level")
     captured, compiles = graph_mode(compiled, level), steps.compiles(compiled, level)
-    quantises = bool(verdict(engine, "lm_head").ok)
-    head = env.get(LM_HEAD) == INT8 and quantises
-    layer = quantises and model.model_type.startswith(PLUGGED_DRAFTER)
-    layer = layer and model.drafter is None
+    head = env.get(LM_HEAD) == INT8 and bool(verdict(engine, "lm_head").ok)
+    # The plugin reaches the drafter through the head that it shares.
+    layer = head and model.model_type.startswith(PLUGGED_DRAFTER) and model.drafter is None
     drafted = str(env.get(DRAFT_VOCABULARY))
     activation = element_bytes(model.dtype if dtype == "auto" else dtype)
     return Candidate(
@@ -126,7 +125,7 @@ def candidate_of(
         rounds_input=env.get(MARLIN_INPUT) == INT8,
         rounds_head=head,
         rounds_drafter=layer and env.get(DRAFTER) == INT8,
-        draft_vocabulary=int(drafted) if head and layer and drafted.isdecimal() else 0,
+        draft_vocabulary=int(drafted) if layer and drafted.isdecimal() else 0,
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
         whole_experts=bool(values.get(EXPERT_PARALLEL)),
         replicas=replicas(values),
