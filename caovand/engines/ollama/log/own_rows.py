@@ -1,4 +1,4 @@
-"""What Ollama's own rows mean for its server, and advice on those of its client, also for Windows and macOS."""
+"""What Ollama's own rows mean for its server, and advice on those of its client."""
 
 from __future__ import annotations
 
