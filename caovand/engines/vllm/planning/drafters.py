@@ -26,6 +26,7 @@ METHOD = "dflash"
 MAX_TYPED = 8
 """The deepest that [policy] mtp can be set to."""
 REMOVE = "remove [model] drafter"
+CANNOT_LOAD = "the card has no room for the drafter while it is loaded, so nothing is drafted"
 
 
 def trained_depth(drafter: Drafter) -> tuple[int, str]:

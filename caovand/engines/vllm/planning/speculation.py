@@ -28,7 +28,6 @@ from caovand.engines.vllm.planning.parallel import why_stages_refuse_drafts
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, policy, user
 from caovand.engines.vllm.sizing.space import WORKLOADS
 
-CANNOT_LOAD = "the card has no room for the drafter while it is loaded, so nothing is drafted"
 LEAVES_MEMORY = "leaves memory that is worth more here"
 MANY_USERS = 16
 """The number of concurrent sequences from which the engine is a service: its cards compute, and
@@ -209,7 +208,7 @@ def _requested_depth(partial: PartialPlan) -> tuple[int, Setting]:
         reason = published or reason
     fewer = partial.trial.depth
     if fewer is not None and partial.mode_setting.origin != "policy":
-        return fewer, policy(fewer, f"{reason}, but {CANNOT_LOAD}")
+        return fewer, policy(fewer, f"{reason}, but {drafters.CANNOT_LOAD}")
     if fewer is not None:
         tokens = "1 token" if fewer == 1 else f"{fewer} tokens"
         drafts = f"drafting {tokens} instead of {depth}" if fewer else "drafting nothing"
