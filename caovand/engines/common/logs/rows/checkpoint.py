@@ -43,7 +43,9 @@ ROWS = (
          r"config file at '(?P<file>[^']{1,400}\.gguf)' is not a valid JSON"
          r"|Unknown gguf model_type: (?P<type>\S{1,60})"),
     signature("model.mistral", "cause", "bad-arguments",
-         r"Failed to load mistral 'params\.json' config for model (?P<model>\S{1,300}[^\s.])"),
+         r"Failed to load mistral 'params\.json' config for model (?P<model>\S{1,300}[^\s.])"
+         # releases before 0.8.5
+         r"|: (?P<unread>assert isinstance\(config_dict, dict\))$"),
     signature("model.method", "cause", "bad-arguments",
          r"(?:Unknown|Invalid) quantization method: ?(?:(?P<method>[\w-]{1,60})|(?P<none>)\.)"),
     signature("model.methods", "cause", "bad-arguments",
@@ -189,6 +191,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "or llama.cpp.",
     ),
     "model.mistral": (
+        "No params.json could be read ({unread}): --config-format mistral, or the name of a "
+        "Mistral model, lets vLLM look for Mistral's own format. For a repository with config.json "
+        "alone, as quantizations by others are, pass --config-format hf (--config_format in old "
+        "releases) and leave --load-format mistral and --tokenizer-mode mistral out.",
         "{model} has no params.json, so it is not in Mistral's own format: remove --config-format "
         "mistral, --load-format mistral and --tokenizer-mode mistral, which are for repositories "
         "with params.json and consolidated.safetensors; quantizations by others usually have the "
