@@ -82,12 +82,12 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
         try:
             super().__init__(*args, **kwargs)
         except ValueError as refused:
-            given = inspect.signature(TritonAttentionImpl).bind(*args, **kwargs)
-            cache = given.arguments["kv_cache_dtype"]
+            bound = inspect.signature(TritonAttentionImpl).bind(*args, **kwargs)
+            cache = bound.arguments["kv_cache_dtype"]
             if cache not in FP8:
                 raise
-            given.arguments["kv_cache_dtype"] = "auto"
-            super().__init__(*given.args, **given.kwargs)
+            bound.arguments["kv_cache_dtype"] = "auto"
+            super().__init__(*bound.args, **bound.kwargs)
             self.kv_cache_dtype, self._kv_quant_mode = cache, get_kv_quant_mode(cache)
             self.caovan_alone = refused
         reason = self.choose(get_current_vllm_config())
