@@ -25,7 +25,6 @@ BY_PERSON: Mapping[str, tuple[str, ...]] = {
     "container.requirement": (),
     "jit.link": (),
     "gpu.old": (),
-    "pod.probe": (),
 }
 """The rows of `Healing.precise` for a build, driver, container, library or card that only a person
 can replace."""
