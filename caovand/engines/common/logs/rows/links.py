@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from caovand.core.healing.failure import Failure
-from caovand.engines.common.logs.signature import signature
+from caovand.engines.common.logs.signature import SERVED, signature
 
 _RAW = re.compile(
     r"RdmaTransport: |Failed to (?:open device \w|modify QP|register memory|create QP"
@@ -19,15 +18,14 @@ _RAW = re.compile(
     r"|\S{1,200}(?:nvshmem|NVSHMEM)\S{0,200}:|nvshmem\w{0,40}: |WARN: .{0,60}nvshmem"
     r"|libibverbs: |(?:\(\w{1,40} pid=[^)]{1,60}\) )?mlx\d: \S{1,80}: got completion"
 )
-_SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
 ROWS = (
     # oneCCL: ze_fd_manager.cpp:214 fill_device_fds: EXCEPTION: open failed: fd: -1, errno: ...
     signature("link.oneccl", "cause", "collective-timeout", r"\boneCCL: .{0,200}EXCEPTION: ",
-         _SERVED),
+         SERVED),
     signature("link.sizes", "generic", "bad-arguments",
          r"output tensor size must be equal to world_size times input tensor size"
          r"|Tensors must be (?:contiguous|of equal size)|split_sizes .{0,60}(?:sum|match)",
-         _SERVED),
+         SERVED),
     signature("link.rdma", "cause", "collective-timeout",
          r"RdmaTransport: (?:No available RNIC|cannot initialize)|[Tt]ransport retry counter exceed"
          r"|Failed to open device (?P<device>\w{1,40}) on port|Failed to modify QP to \w{2,6}"

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from caovand.core.healing.failure import Failure
 from caovand.engines.common.logs.rows import model_types
-from caovand.engines.common.logs.signature import signature
+from caovand.engines.common.logs.signature import SERVED, signature
 
 _VERSION = r"\d[\w.+-]{0,30}"
-_SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
 _WHOLE = (
     r"(?!transformers_modules|google\b|nvidia\b|azure\b|cuda\b|ruamel\b|zope\b|backports\b"
     r"|opentelemetry\b|jaraco\b|mpl_toolkits\b|sphinxcontrib\b|vllm_flash_attn)[a-zA-Z]\w{1,60}"
@@ -54,7 +52,7 @@ ROWS = (
          rf"|(?P<user>[\w.-]{{1,60}}) requires (?:the )?(?P<base>(?:torch|transformers|triton|numpy"
          r"|accelerate|tokenizers|huggingface[_-]hub|flashinfer|vllm|pydantic)\w{0,20})"
          rf"(?: version)? ?(?P<condition>[<>=!~]{{1,2}} ?{_VERSION}(?:, ?[<>=!~]{{1,2}} ?"
-         rf"{_VERSION})?)", _SERVED),
+         rf"{_VERSION})?)", SERVED),
     signature("transformers.model", "cause", "bad-arguments",
          r"model type `(?P<model_type>(?:(?P<whole>\w{1,100}?)_(?P<part>thinker|talker|vision"
          r"|audio|token2wav)\w{0,20}|(?P<text_part>\w{1,100}_text)|[^`]{1,200}))` but "
@@ -62,7 +60,7 @@ ROWS = (
     # ValueError: Tokenizer class TokenizersBackend does not exist or is not currently imported.
     signature("tokenizer.class", "cause", "bad-arguments",
          r"Tokenizer class (?P<tokenizer>\w{1,80}) does not exist or is not currently imported",
-         _SERVED),
+         SERVED),
     signature("python.release", "cause", "engine-unusable",
          r"^TypeError: unsupported operand type\(s\) for \|: '(?:type|_\w{1,40}|ABCMeta"
          r"|builtin_function_or_method)' and|^TypeError: '(?:type|ABCMeta)' object is not "
@@ -108,7 +106,7 @@ ROWS = (
          r"before the\s+current process has finished its bootstrapping phase"),
     signature("python.pickle", "generic", "bad-arguments",
          r"(?:^|Error: )(?:Can't (?:pickle|get) (?:local object )?'?(?P<object>[\w.<>]{3,120})"
-         r"|cannot pickle '(?P<kind>[\w.]{1,80})')", _SERVED),
+         r"|cannot pickle '(?P<kind>[\w.]{1,80})')", SERVED),
     signature("python.locale", "cause", "bad-arguments",
          r"^Unicode(?:De|En)codeError: '(?P<codec>ascii|charmap|gbk|cp\d{3,4}|latin-1)' codec"),
     # No module named 'ray.util'; 'ray' is not a package
@@ -125,7 +123,7 @@ ROWS = (
          rf"(?P<package>{_WHOLE})\.(?P<part>(?:\w{{1,60}}\.){{0,6}}{_OF_PYTHON})'"
          rf"|^ImportError: cannot import name '(?P<name>{_OF_PYTHON})' from "
          rf"'(?P<module>(?P<of>{_WHOLE})(?:\.\w{{1,60}}){{0,6}})'(?! \(unknown location)",
-         _SERVED),
+         SERVED),
     signature("python.triton", "cause", "bad-arguments",
          r"^ModuleNotFoundError: No module named 'triton'|Cannot find a working triton installation"
          r"|^torch\._inductor\.exc\.TritonMissing"),
