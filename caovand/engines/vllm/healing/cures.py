@@ -112,6 +112,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "jit.python": (),
     "jit.cuda": (),
     "torch.card": (),
+    "cuda.arch": (),
     "jit.assembler": (),
     "jit.listed": (),
     "backend.capability": (),
