@@ -126,11 +126,11 @@ def _own(text: str) -> float | None:
 
     In a container the driver does not know which process it is, and what PyTorch holds remains.
     """
-    said, torch = _OWN.search(text), _OF_TORCH.search(text)
-    if said is None and torch is None:
+    process, torch = _OWN.search(text), _OF_TORCH.search(text)
+    if process is None and torch is None:
         return None
-    held = _gib(torch["allocated"]) + _gib(torch["reserved"]) if torch else 0.0
-    return max(held, _gib(said["own"]) if said else 0.0)
+    of_torch = _gib(torch["allocated"]) + _gib(torch["reserved"]) if torch else 0.0
+    return max(of_torch, _gib(process["own"]) if process else 0.0)
 
 
 def has_graphs(text: str) -> bool:

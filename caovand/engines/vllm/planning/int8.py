@@ -255,7 +255,7 @@ def may_round_head(partial: PartialPlan) -> bool:
     rounded = stored not in BYTES_EACH and partial.value("dtype") in HALF
     free = (
         free
-        and LM_HEAD not in partial.given_up
+        and LM_HEAD not in partial.dropped_variables
         and partial.mode != "stable"
         and not partial.pinned("lm_head")
     )

@@ -31,12 +31,12 @@ def with_longer_context(request: VllmRequest, chosen: PartialPlan, plan: Plan) -
     ]
     if not longer:
         return plan
-    held = ", and ".join(_offer(sized, drafting=sized is drafting) for sized in longer)
+    offers = ", and ".join(_offer(sized, drafting=sized is drafting) for sized in longer)
     ours, price = plan.settings[CONTEXT], ""
     if plan.value(CACHE) != FOUR_BITS:
         price = ", whose keys and values err by some 10 %, which was not measured on real text"
     reason = (
-        f'{ours.reason}; [policy] workload = "{LONG}" holds {held}, in a 4-bit cache{price};'
+        f'{ours.reason}; [policy] workload = "{LONG}" holds {offers}, in a 4-bit cache{price};'
         f" tokens a second are modelled, behind {WORKLOADS[LONG].cached_tokens} tokens"
     )
     settings = {**plan.settings, CONTEXT: Setting(ours.value, ours.origin, reason)}

@@ -54,9 +54,9 @@ class PartialPlan:
 
     `trial` is what the search tries instead of the rules' own choices. `choice` is set once the
     cards are sized, and `space` if it is the best of one; `why_unmodelled` says why its context is
-    unknown, for example because the weights on a card are. `given_up` names variables that the
-    ladder unset. `plugins` names those that vLLM may
-    load; None is all. `task` is the model's task by the verbatim flags.
+    unknown, for example because the weights on a card are. `dropped_variables` names variables that
+    the ladder unset. `plugins` names those that vLLM may load; None is all. `task` is the model's
+    task by the verbatim flags.
     """
 
     config: Config
@@ -73,7 +73,7 @@ class PartialPlan:
     choice: Choice | None = None
     why_unmodelled: str = ""
     weights_unknown: bool = False
-    given_up: frozenset[str] = frozenset()
+    dropped_variables: frozenset[str] = frozenset()
     task: ModelTask = "generate"
 
     @property
@@ -127,7 +127,9 @@ class PartialPlan:
         layer = None if self.mode == "stable" else INT8  # of the drafter, if the head is int8 too
         goals = {MARLIN_INPUT: policies.activations, LM_HEAD: head, DRAFTER: layer}
         asked = {
-            name: INT8 for name, goal in goals.items() if goal == INT8 and name not in self.given_up
+            name: INT8
+            for name, goal in goals.items()
+            if goal == INT8 and name not in self.dropped_variables
         }
         off = {} if self.config.engine.plugin else {"CAOVAN_KERNELS": "off"}
         return {**asked, **dict(self.config.engine.env), **off}

@@ -129,11 +129,11 @@ class VllmRequest:
             plugins=self._plugins(),
             why_unmodelled=why_unmodelled(verbatim, inventory.model),
             weights_unknown=bool(why_weights_unknown(verbatim, inventory.model)),
-            given_up=self._given_up(),
+            dropped_variables=self._dropped_variables(),
             task=task_of(inventory.model, verbatim),
         )
 
-    def _given_up(self) -> frozenset[str]:
+    def _dropped_variables(self) -> frozenset[str]:
         """The variables without which a degraded plan runs, so that memory is counted without
         them."""
         kept = kept_steps(self.remembered.env) if self.remembered else {}

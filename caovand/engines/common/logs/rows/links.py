@@ -17,7 +17,7 @@ _RAW = re.compile(
     r"|Context is not active|Cannot make connection for endpoint"
     r"|Device \d{1,3} is not active|\[Handshake\] "
     r"|\S{1,200}(?:nvshmem|NVSHMEM)\S{0,200}:|nvshmem\w{0,40}: |WARN: .{0,60}nvshmem"
-    r"|libibverbs: "
+    r"|libibverbs: |(?:\(\w{1,40} pid=[^)]{1,60}\) )?mlx\d: \S{1,80}: got completion"
 )
 _SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
 ROWS = (
@@ -39,7 +39,9 @@ ROWS = (
     signature("link.verbs", "cause", "collective-timeout",
          r"Call to (?P<call>ibv_\w{1,40}) .{0,60}failed"
          r"|NET/IB : .{0,100}[Gg]ot completion.{0,40}error"
-         r"|NET/IB.{0,60}(?:timeout|retry exceeded)"),
+         r"|NET/IB.{0,60}(?:timeout|retry exceeded)"
+         # What the network card's own library prints before NCCL does
+         r"|^mlx\d: \S{1,80}: got completion with error"),
     signature("link.nvshmem", "cause", "collective-timeout",
          r"\b(?:nvshmem\w{0,40}|NVSHMEM)\b.{0,200}(?:[Ff]ail|[Ee]rror|not found|unable)"
          r"|DeepEP (?:error|timeout)|deep_ep.{0,100}\b(?:timeout|timed out)"),
@@ -49,6 +51,13 @@ ROWS = (
          r"|Mooncake (?:store|[Tt]ransfer [Ee]ngine).{0,60}(?:fail|error)"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "nccl.unloaded": (
+        "NCCL's library ({library}) is there and cannot be loaded, or is not there: the lines "
+        "after this one say which. Install the nvidia-nccl package that PyTorch requires into the "
+        "engine's environment again, and unset VLLM_NCCL_SO_PATH, LD_PRELOAD and an "
+        "LD_LIBRARY_PATH with another one; on a system older than glibc 2.28 (CentOS 7) use the "
+        "engine's container image.",
+    ),
     "nccl.library": (
         "NCCL's library was not found or is of another release: install nvidia-nccl-cu12 (of CUDA "
         "13 nvidia-nccl-cu13) that PyTorch asks for into the environment, and let "

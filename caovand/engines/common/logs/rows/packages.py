@@ -24,7 +24,7 @@ _RAW = re.compile(
     r"(?:\[notice\] |ERROR: |error: |[×✗x╰─▶ ]{1,8})(?:Could not find a version|No matching dist"
     r"|Cannot install |ResolutionImpossible|No solution found|externally-managed|Package .{1,100} "
     r"requires a different Python|Ignored the following versions that require)"
-    r"| {0,6}[\w.\[\]-]{1,60} \d\S{0,30} requires .{1,120}, but you"
+    r"|(?: {0,6}|ERROR: )[\w.\[\]-]{1,60} \d\S{0,30} (?:requires|has requirement) .{1,120}, but\b"
     r"|(?:error: |  [×x╰─▶ ]{1,6})?Failed to (?:fetch|download):? `http"
     r"|.{0,200}\bha(?:s|ve) no wheels with a matching|[ ×✗x╰─▶]{1,8}hint: You require \w{1,20} \d"
     r"|.{0,200}is not a supported wheel on this platform"
@@ -37,8 +37,9 @@ ROWS = (
          r"'(?P<module>uvloop|resource|fcntl|termios|pwd|grp)'|uvloop does not support Windows"),
     # torchvision 0.22.1 requires torch==2.7.1, but you have torch 2.8.0 which is incompatible.
     signature("python.conflict", "consequence", "bad-arguments",
-         rf"^ {{0,6}}(?P<user>[\w.\[\]-]{{1,60}} {_VERSION}) requires (?P<wants>\S.{{0,120}}?), "
-         rf"but you(?:'ll)? have (?P<have>[\w.-]{{1,60}} {_VERSION}) which is incompatible"),
+         rf"^(?: {{0,6}}|ERROR: )(?P<user>[\w.\[\]-]{{1,60}} {_VERSION}) (?:requires|has "
+         rf"requirement) (?P<wants>\S.{{0,120}}?), but(?:$| you(?:'ll)?(?:$| have "
+         rf"(?P<have>[\w.-]{{1,60}} {_VERSION})))"),
     signature("python.versions", "cause", "bad-arguments",
          rf"(?P<package>[\w.-]{{1,60}}) version \(?(?P<installed>{_VERSION})\)? does not match "
          rf"(?P<other>[\w.-]{{1,60}})(?: version)? \(?(?P<wanted>{_VERSION})"

@@ -56,7 +56,7 @@ ROWS = (
     signature("engine.transformers", "cause", "bad-arguments",
          r"^AttributeError: .{1,80} has no attribute '?(?P<removed>all_special_tokens_extended)"
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
-         r"|`rope_scaling` must be a dictionary with two fields"
+         r"|`rope_scaling` must be a dictionary with two|: assert .factor. in rope_scaling$"
          r"|(?:<class )?'(?P<taken>[\w.-]{1,200})'>?'? is already used by a Transformers "
          r"(?:model|config)"
          r"|data did not match any variant of untagged enum \w{1,60}"

@@ -56,8 +56,8 @@ ROWS = (
          rf".{{0,10}}?(?:(?P<docker>{_DOCKER_HOSTS})|(?P<server>{_LOOPBACK})"
          rf"|(?P<address>[\w.-]{{3,100}}))(?: port |:)(?!{_OTHERS})(?P<port>\d{{2,5}})\b"),
     signature("client.refused", "consequence", "network",
-         r"(?P<windows>\[WinError 10061\]|No connection could be made because the target machine "
-         r"actively refused)|"
+         r"^(?!.{0,900}(?:\bproxyconnect |\"https://)).{0,900}?(?P<windows>\[WinError 10061\]"
+         r"|No connection could be made because the target machine actively refused)|"
          rf"(?:Cannot connect to host |ECONNREFUSED |{_DIALLED}){_SERVER}"
          rf"(?! ssl:\w{{1,10}} \[(?:Errno -\d\] )?{_UNKNOWN})"
          r"|(?:[Cc]ould(?:n't| not) connect to [Oo]llama|Ollama (?:could not be reached|is not "
