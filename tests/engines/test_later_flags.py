@@ -121,14 +121,6 @@ def test_drafts_by_batch_size_are_checked_before_a_start(schedule: str, fact: st
     assert "does not support it; use vLLM 0.32 or newer" in refused(CUDA, config)[0]
 
 
-def test_adaptive_verification_needs_whole_graphs_and_one_stage() -> None:
-    config = drafts('"enable_adaptive_verification": true')
-    assert "whole steps in CUDA graphs" in refused(NEW, config, "--enforce-eager")[0]
-    assert "LoRA" in refused(NEW, config, "--enable-lora")[0]
-    stages = ("--pipeline-parallel-size", "2")
-    assert any("pipeline stages" in one for one in refused(NEW, config, *stages))
-
-
 def test_a_match_unit_is_refused_where_layers_are_alike() -> None:
     words = {"engine": {"extra_args": ["--prefix-match-unit", "16"]}}
     machine = inventory(model("R1-Distill-Qwen-32B"), H200, NEW)

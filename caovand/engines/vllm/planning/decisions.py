@@ -22,6 +22,7 @@ from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.planning import (
     capacity,
     devices,
+    draft_schedule,
     obstacles,
     parallel,
     precision,
@@ -117,7 +118,7 @@ DECISIONS = (
              hinders=1),
     FlagDecision("speculative_config", speculative_config,
              goal=Goal("policy", "mtp", flags=PARTS_OF_SPECULATION, value=lambda plan: plan.mtp),
-             obstacles=(speculation.drafting, speculation.depths), hinders=4),
+             obstacles=(speculation.drafting, draft_schedule.depths), hinders=4),
     FlagDecision("attention_backend", precision.attention_backend,
              obstacles=(obstacles.check_attention_backend, obstacles.shared_memory), hinders=2),
     FlagDecision("kv_cache_dtype", rules.kv_cache_dtype, goal=Goal("policy", "kv_cache_dtype"),
