@@ -67,6 +67,18 @@ def test_an_engine_without_the_flag_logs_every_poll() -> None:
     assert flag not in build(planned(older), older).argv
 
 
+def test_a_plan_says_that_clients_choose_their_priority() -> None:
+    words = {"extra_args": ["--scheduling-policy", "priority"]}
+
+    def told(**sections: Any) -> list[str]:
+        return [one for one in planned(NEW, **sections).warnings if "scheduling-policy" in one]
+
+    assert "([gateway] listen) orders requests by keys" in told(engine=words)[0]
+    gateway = {"listen": "127.0.0.1:8080"}
+    assert "gateway passes that on" in told(engine=words, gateway=gateway)[0]
+    assert told() == told(engine={"extra_args": ["--scheduling-policy", "fcfs"]}) == []
+
+
 @pytest.mark.parametrize("value", ["-1", "often", "1.5"])
 def test_an_interval_that_is_none_is_refused(value: str) -> None:
     with pytest.raises(Unplannable, match="no number of seconds"):

@@ -136,6 +136,21 @@ def prompt_warnings(partial: PartialPlan) -> Iterator[str]:
         )
 
 
+def priority_warnings(partial: PartialPlan) -> Iterator[str]:
+    """A warning that clients choose who is served first."""
+    if partial.verbatim.get("scheduling_policy") != "priority":
+        return
+    queue = (
+        "caovan's gateway passes that on, and already orders those that wait by their keys"
+        if partial.config.gateway.listen
+        else "caovan's gateway ([gateway] listen) orders requests by keys instead"
+    )
+    yield (
+        '--scheduling-policy priority: any client may put its requests first ("priority" in the'
+        f" body), and others' out of the cache; {queue} (caovanctl key add --band background)"
+    )
+
+
 TOOL_PARSERS: Mapping[str, tuple[str, ...]] = {
     "Apertus": ("apertus",), "Command A": ("cohere_command3",),
     "Command A Plus": ("cohere_command4",), "DeepSeek-V3": ("deepseek_v3",),
