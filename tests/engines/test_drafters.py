@@ -65,6 +65,13 @@ def test_a_drafter_drafts_as_deep_as_it_was_trained() -> None:
         assert planned(how={"mode": mode}).mtp == 15
 
 
+def test_a_plan_with_the_tuners_depth_is_otherwise_the_same() -> None:
+    for depth in (7, 0):
+        tuned = planned(policy={"mtp": depth}).tuned(planned())
+        assert tuned is not None
+        assert tuned.mtp == depth
+
+
 def test_its_weights_cache_and_reads_are_forecast() -> None:
     made, machine = planned(policy={"tensor_parallel_size": 1}), inventory(drafted(), H200, NEW)
     found = forecast(made, machine)

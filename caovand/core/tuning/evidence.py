@@ -14,7 +14,10 @@ from itertools import zip_longest
 from caovand.core.figures.track import TrackPoint
 
 DEPTHS = range(7)
-MAX_DEPTH = 8  # the operator's depth may exceed the modelled ones
+"""The depths that are compared for a model's own head."""
+MAX_DEPTH = 32
+"""The deepest that is measured: an operator may choose more than DEPTHS, and a drafter has as many
+as it was trained for."""
 BANDS = (0, 8 << 10, 32 << 10)
 """Minimum context of each band, in tokens."""
 KEPT_STEPS = 20_000

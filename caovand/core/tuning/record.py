@@ -20,6 +20,7 @@ from caovand.core.document import (
 )
 from caovand.core.tuning.evidence import (
     BANDS,
+    DEPTHS,
     MAX_COUNT,
     MAX_DEPTH,
     Measurements,
@@ -48,6 +49,11 @@ class TuningRecord:
     refused: frozenset[int] = frozenset()
     moves: tuple[float, ...] = ()
     used: float = 0.0
+
+    @property
+    def depths(self) -> range:
+        """The depths to compare: up to the policy's own, which a drafter's training sets."""
+        return range(max(len(DEPTHS), self.own + 1))
 
     @property
     def trying(self) -> bool:
