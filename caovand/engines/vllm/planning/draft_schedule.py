@@ -41,8 +41,7 @@ def by_batch_size(sized: PartialPlan) -> PartialPlan:
     rows = _schedule(sized, candidate)
     if len(rows) < 2:
         return sized
-    drafts = tuple(depth for _, _, depth in rows[1:])
-    varied = candidate.but(narrower=drafts)
+    varied = candidate.but(narrower=tuple(sorted(depth for _, _, depth in rows[1:])))
     if not _fits(sized, varied):
         return sized
     steps = ", ".join(f"{depth or 'none'} from {first} on" for first, _, depth in rows[1:])
