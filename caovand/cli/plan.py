@@ -38,6 +38,7 @@ from caovand.core.facts import occupancy
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.forecast import MemoryEstimate, RankForecast
 from caovand.core.facts.inventory import Gpu
+from caovand.core.problem import Problem
 from caovand.core.secrets import shown_value
 
 BAR = 60
@@ -79,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
         )
         if not over.warning or chosen_engine(config).nodes is None or not made.inventory.others:
             return made
-        return replace(made, plan=replace(made.plan, warnings=(*made.plan.warnings, over.warning)))
+        caveats = (*made.plan.caveats, Problem.stated(over.warning))
+        return replace(made, plan=replace(made.plan, caveats=caveats))
 
     if args.engine == candidates.ALL_KINDS:
         every = list(candidates.candidates(config, plan))
@@ -216,7 +218,7 @@ def _verdict(memory: MemoryEstimate) -> str:
         return f"{memory.shortage}; {need}"
     return (
         f"{memory.kv_mib / 1024:.2f} GiB of cache hold {memory.kv_tokens} tokens; {need};"
-        f" the longest context is {memory.max_model_len}"
+        f" it holds a context of at most {memory.max_model_len}"
     )
 
 

@@ -15,10 +15,10 @@ from caovand.core.figures.track import TrackPoint
 
 DEPTHS = range(7)
 """The depths that are compared for a model's own head."""
-MAX_DEPTH = 32
+MAX_MEASURED_DEPTH = 32
 """The deepest that is measured: an operator may choose more than DEPTHS, and a drafter has as many
 as it was trained for."""
-BANDS = (0, 8 << 10, 32 << 10)
+CONTEXT_BANDS = (0, 8 << 10, 32 << 10)
 """Minimum context of each band, in tokens."""
 KEPT_STEPS = 20_000
 """Beyond this many steps, older ones lose weight, because users' requests change."""
@@ -61,7 +61,7 @@ MeasurementsByBand = Mapping[tuple[int, int], Measurements]
 
 def band_of(context: float) -> int:
     """Index of a context's band."""
-    return sum(context >= first for first in BANDS) - 1
+    return sum(context >= first for first in CONTEXT_BANDS) - 1
 
 
 def context_after(earlier: float | None, before: TrackPoint, after: TrackPoint) -> float | None:
@@ -101,7 +101,7 @@ def measure_steps(
     band = band_of(context)
     if _under_way(before) and (earlier is None or band_of(earlier) != band):
         return None
-    accepted = more.accepted[:MAX_DEPTH] if more.drafts else ()
+    accepted = more.accepted[:MAX_MEASURED_DEPTH] if more.drafts else ()
     return band, Measurements(steps, seconds, accepted)
 
 

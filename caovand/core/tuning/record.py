@@ -19,10 +19,10 @@ from caovand.core.document import (
     whole,
 )
 from caovand.core.tuning.evidence import (
-    BANDS,
+    CONTEXT_BANDS,
     DEPTHS,
     MAX_COUNT,
-    MAX_DEPTH,
+    MAX_MEASURED_DEPTH,
     Measurements,
     MeasurementsByBand,
 )
@@ -121,9 +121,10 @@ def _by_basis(
     return {record.basis: record for record in records}, float(failed_at)
 
 
-_DEPTH, _COUNT = whole(high=MAX_DEPTH), number(0, MAX_COUNT)
+_DEPTH, _BAND = whole(high=MAX_MEASURED_DEPTH), whole(high=len(CONTEXT_BANDS) - 1)
+_COUNT = number(0, MAX_COUNT)
 _MEASURED = require(
-    row(_DEPTH, whole(high=len(BANDS) - 1), _COUNT, _COUNT, listed(_COUNT, MAX_DEPTH)),
+    row(_DEPTH, _BAND, _COUNT, _COUNT, listed(_COUNT, MAX_MEASURED_DEPTH)),
     lambda seen: (seen[2] == 0) == (seen[3] == 0),
     "has steps without seconds, or seconds without steps",
 )

@@ -16,7 +16,7 @@ from caovand.lab.core.soak.verdict import EMPTY
 from caovand.lab.soak.asking import KNOWN_TOKENS, KnownPrompt, Requester, SoakReply
 from caovand.lab.soak.ledger import SoakLedger
 
-AFTER_FAILURE_S = 1.0
+PAUSE_AFTER_FAILURE_S = 1.0
 TURN_CHARS = 200
 """Characters that a client adds to a conversation per turn."""
 BYTES_PER_TOKEN = 4
@@ -92,7 +92,7 @@ class SoakClients:
                 if self._ended.is_set():
                     return
                 self._busy += 1
-            pause_s = AFTER_FAILURE_S
+            pause_s = PAUSE_AFTER_FAILURE_S
             try:
                 pause_s = self._next()
             finally:
@@ -107,16 +107,16 @@ class SoakClients:
         try:
             self._do(todo)
         except Unanswered as problem:
-            self._ledger.failed(problem)
+            self._ledger.record_failure(problem)
         except Degenerate as problem:
-            self._ledger.wrong("degenerate answer", str(problem))
+            self._ledger.record_wrong("degenerate answer", str(problem))
         except TooLittleText as problem:
-            self._ledger.wrong("no prompt", str(problem))
+            self._ledger.record_wrong("no prompt", str(problem))
         except Exception as problem:  # a bug of ours: the main thread raises it
             self.crash = problem
         else:
             return todo.pause_s
-        return AFTER_FAILURE_S
+        return PAUSE_AFTER_FAILURE_S
 
     def _do(self, todo: ClientTask) -> None:
         if todo.kind is TaskKind.KNOWN:
@@ -135,7 +135,7 @@ class SoakClients:
             more = {**constrained(SCHEMA), "ignore_eos": False}
             reply = self._ask(todo, prompt, **more)
             if reply.finish == "stop" and not _of_schema(reply.text):
-                self._ledger.wrong("not the JSON asked for", repr(reply.text[:TURN_CHARS]))
+                self._ledger.record_wrong("not the JSON asked for", repr(reply.text[:TURN_CHARS]))
         else:
             reply = self._ask(todo, prompt)
             if todo.kind is TaskKind.SHORT and reply.answered is not None:
@@ -171,7 +171,7 @@ class SoakClients:
             **more,
         )
         if reply.tokens >= MIN_TOKENS and not reply.text:
-            self._ledger.wrong(EMPTY, f"{reply.tokens} tokens without any text")
+            self._ledger.record_wrong(EMPTY, f"{reply.tokens} tokens without any text")
         self._ledger.answered(todo.kind.value, reply.tokens)
         return reply
 

@@ -14,6 +14,7 @@ from caovand.engines.common.healing.advice_ggml import OTHER_KINDS
 from caovand.engines.ollama.healing.advice_cards import CARDS
 from caovand.engines.ollama.healing.advice_registry import REGISTRY
 from caovand.engines.ollama.healing.cures import HEALING
+from caovand.engines.ollama.log.own_rows import CLIENT, NO_SERVER, OWN_ROWS
 from caovand.engines.ollama.planning.variables import CONTEXT
 
 _OLD_SERVER = (
@@ -66,6 +67,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     **CARDS,
     **REGISTRY,
+    CLIENT: (NO_SERVER,),
     "ollama.cuda.oom": (
         "The card has too little free memory for weights, cache and buffers together: pull a tag "
         "quantised to fewer bits, lower num_ctx, or check with nvidia-smi what else uses the card.",
@@ -94,6 +96,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "tokenizer, or by a converter that does not know it. Convert it again with the newest "
         "llama.cpp from a folder with all tokenizer files, pull the library's tag, or install a "
         "newer Ollama.",
+    ),
+    "ollama.runner.unpacked": (
+        "Ollama may not write {path}, where this release unpacks its runners: restart the server "
+        "(`sudo systemctl restart ollama`), so that it makes a new folder, and run one server "
+        "alone, as one user; if it comes back, name another folder in OLLAMA_TMPDIR. Newer "
+        "releases unpack nothing: install the current one.",
     ),
     "ollama.access.home": (
         "The server may not use {path}, in a folder of homes. A unit with ProtectHome= hides them "
@@ -335,4 +343,4 @@ def _setting(rung: Rung) -> str:
     return "num_ctx" if rung.touches[0] == CONTEXT else rung.touches[0]
 
 
-advise = adviser(_SPECIAL, _GENERAL, HEALING, _setting)
+advise = adviser(_SPECIAL, _GENERAL, HEALING, _setting, OWN_ROWS.client)

@@ -12,8 +12,8 @@ from caovand.engines.vllm.flags.table import KINDS
 from caovand.engines.vllm.healing.rungs import RUNGS
 
 _CRASH = (
-    "piecewise", "mtp-even", "mtp-safe", "attention-own", "half-head", "plugin-off", "mtp-off",
-    "eager",
+    "piecewise", "mtp-even", "mtp-safe", "attention-own", "half-drafter", "half-head", "plugin-off",
+    "mtp-off", "eager",
 )  # fmt: skip
 _JIT = ("sampler-plain", "experts", "gdn", "attention", "eager")
 _PEAK = ("batch", "sequences", "mtp", "replicas-off", "offload")
@@ -42,7 +42,8 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("illegal-access", ANY): _CRASH,
     ("launch-failure", ANY): _CRASH,
     ("launch-failure", "capture"): (
-        "mtp-even", "piecewise", "eager", "attention-own", "half-head", "plugin-off", "mtp-off",
+        "mtp-even", "piecewise", "eager", "attention-own", "half-drafter", "half-head",
+        "plugin-off", "mtp-off",
     ),
     ("collective-timeout", ANY): ("p2p-off", "all-reduce-off", "replicas-off", "eager"),
     ("collective-timeout", "capture"): ("all-reduce-off", "p2p-off", "replicas-off", "eager"),
@@ -74,7 +75,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("start-stall", "compile"): ("compile-threads", "fresh-cache", "eager"),
     ("start-stall", "capture"): ("all-reduce-off", "piecewise", "eager"),
     ("hang", ANY): (*_CRASH[:-1], "p2p-off", "all-reduce-off", "replicas-off", *_CRASH[-1:]),
-    ("draft-collapse", ANY): ("piecewise", "mtp-off"),
+    ("draft-collapse", ANY): ("half-drafter", "piecewise", "mtp-off"),
     ("answers-changed", ANY): (
         *_CRASH[:-1], "prefix-caching-off", "all-reduce-off", "p2p-off", *_CRASH[-1:],
     ),
@@ -115,6 +116,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "jit.cuda": (),
     "torch.card": (),
     "jit.assembler": (),
+    "jit.listed": (),
     "backend.capability": (),
     "backend.dtype": ("half",),
     "jit.refused": ("experts", "attention", "gdn", "sampler-plain"),

@@ -34,6 +34,7 @@ from caovand.engines.vllm.flags.spelling import (
 from caovand.engines.vllm.flags.table import UNFORESEEN
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer, attended_by_sm75
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
+from caovand.engines.vllm.machine.plugin import verdict
 from caovand.engines.vllm.machine.ranks import (
     EXPERT_PARALLEL,
     replicas,
@@ -93,9 +94,9 @@ def candidate_of(
     compiled = compiled if isinstance(compiled, Mapping) else {}
     level = values.get("optimization_level")
     captured, compiles = graph_mode(compiled, level), steps.compiles(compiled, level)
-    head = env.get(LM_HEAD) == INT8 and engine.lm_head == "pass"
-    layer = engine.lm_head == "pass" and model.model_type.startswith(PLUGGED_DRAFTER)
-    layer = layer and model.drafter is None
+    head = env.get(LM_HEAD) == INT8 and bool(verdict(engine, "lm_head").ok)
+    # The plugin reaches the drafter through the head that it shares.
+    layer = head and model.model_type.startswith(PLUGGED_DRAFTER) and model.drafter is None
     drafted = str(env.get(DRAFT_VOCABULARY))
     activation = element_bytes(model.dtype if dtype == "auto" else dtype)
     sequences = count_or("max_num_seqs", 1024 if large else 256)
@@ -126,7 +127,7 @@ def candidate_of(
         rounds_input=env.get(MARLIN_INPUT) == INT8,
         rounds_head=head,
         rounds_drafter=layer and env.get(DRAFTER) == INT8,
-        draft_vocabulary=int(drafted) if head and layer and drafted.isdecimal() else 0,
+        draft_vocabulary=int(drafted) if layer and drafted.isdecimal() else 0,
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
         whole_experts=bool(values.get(EXPERT_PARALLEL)),
         replicas=replicas(values),

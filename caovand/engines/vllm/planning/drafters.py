@@ -15,13 +15,18 @@ from caovand.core.plan import Setting, Unplannable, is_lookup
 from caovand.core.problem import Problem
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import PLUGIN, PLUGINS
+from caovand.engines.vllm.machine.plugin import verdict
 from caovand.engines.vllm.machine.ranks import PIPELINE, TENSOR
+from caovand.engines.vllm.memory.load_peak import lacking_to_load_gib
+from caovand.engines.vllm.memory.shards import stages_of
+from caovand.engines.vllm.planning.fit import asked_candidate
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
 
 METHOD = "dflash"
 MAX_TYPED = 8
 """The deepest that [policy] mtp can be set to."""
 REMOVE = "remove [model] drafter"
+CANNOT_LOAD = "the card has no room for the drafter while it is loaded, so nothing is drafted"
 
 
 def trained_depth(drafter: Drafter) -> tuple[int, str]:
@@ -38,6 +43,12 @@ def config_for(partial: PartialPlan, drafter: Drafter, setting: Setting, depth: 
         raise Unplannable(str(problem))
     config = {"method": METHOD, "model": drafter.path, "num_speculative_tokens": depth}
     return Setting(config, setting.origin, setting.reason)
+
+
+def cannot_be_loaded(partial: PartialPlan) -> bool:
+    """Whether the cards have no room for what vLLM loads with a drafter and then drops."""
+    asked = asked_candidate(partial)
+    return lacking_to_load_gib(stages_of(partial.model, asked, partial.cards)) > 0
 
 
 def unused_warnings(partial: PartialPlan) -> Iterator[str]:
@@ -143,8 +154,9 @@ def why_unfixed(partial: PartialPlan) -> str:
     engine, plugins = partial.engine, partial.plugins
     if not engine.plugin:
         return "the plugin that fixes it is not installed (package caovan-kernels)"
-    if engine.states != "pass":
-        reason = engine.states.removeprefix("fail: ") or "the plugin could not be probed"
+    fixed = verdict(engine, "states")
+    if not fixed.ok:
+        reason = fixed.reason or "the plugin could not be probed"
         return f"the plugin's fixes do not fit this engine: {reason}"
     if plugins is not None and PLUGIN not in plugins.split(","):
         return f"{PLUGINS} leaves out the plugin that fixes it"

@@ -15,7 +15,9 @@ from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.facts.occupancy import without_other_processes
 from caovand.core.model_source.gguf import TYPE
 from caovand.core.plan import Origin, Plan, Unplannable
+from caovand.core.problem import Problem
 from caovand.engines.common.gguf.converted import figures
+from caovand.engines.common.plans import misfit
 from caovand.engines.vllm.flags.spelling import whole_number
 from caovand.engines.vllm.machine.ranks import tensor_groups
 from caovand.engines.vllm.memory.settings import cards_of_plan
@@ -29,6 +31,7 @@ from caovand.engines.vllm.planning.advice import (
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import all_without_other_processes, memory_holders
 from caovand.engines.vllm.planning.obstacles import shared_memory
+from caovand.engines.vllm.planning.offers import with_longer_context
 from caovand.engines.vllm.planning.partial_plan import PlanOnCards, chosen_by_policy, offloaded_gib
 from caovand.engines.vllm.planning.request import VllmRequest, answer_tokens_s, refuse_crawling
 from caovand.engines.vllm.planning.serving import (
@@ -36,9 +39,9 @@ from caovand.engines.vllm.planning.serving import (
     prompt_warnings,
     refuse_without_audio_decoder,
 )
-from caovand.engines.vllm.planning.trials import idle_warnings
+from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
-from caovand.engines.vllm.sizing.pace import step_cost
+from caovand.engines.vllm.sizing.offloading import step_cost
 
 GGUF_FILE = (
     'take a GGUF file of it ([engine] kind = "llamacpp"): llama.cpp lets the CPU compute with'
@@ -63,16 +66,13 @@ def refuse_gguf(model: ModelCard) -> None:
 def refuse_wide_heads(plan: Plan, inventory: Inventory) -> None:
     """Raise Unplannable if the first prompt would end the engine, whatever the memory.
 
-    The operator's own flags stand: their vLLM may have other tiles.
+    A plan with the operator's own flags stands, and names them as its conflict.
     """
     if {"attention_backend", "attention_config", "dtype"} & set(plan.verbatim):
         return
     placed = PlanOnCards(plan, inventory, cards_of_plan(plan, inventory))
     for problem in shared_memory(placed):
-        raise Unplannable(
-            f"{problem}, or pass --attention-backend TRITON_ATTN in [engine] extra_args to start "
-            "it anyway"
-        )
+        raise Unplannable(str(problem))
 
 
 def _gguf_advice(case: PlannedRequest) -> tuple[str, ...]:
@@ -122,11 +122,11 @@ def make_plan(
     refuse_without_audio_decoder(inventory)
     request = VllmRequest(config, inventory, mode, mode_origin, environ, remembered)
     chosen = request.decide()
-    plan = request.write(chosen)
+    plan = with_longer_context(request, chosen, request.write(chosen))
     refuse_wide_heads(plan, inventory)
     memory = forecast(plan, inventory)
     case = PlannedRequest(request, chosen, plan, memory)
-    warnings = [
+    warnings: list[str | Problem] = [
         *warnings_of(chosen, plan),
         *prompt_warnings(chosen),
         *priority_warnings(chosen),
@@ -141,8 +141,8 @@ def make_plan(
         have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
         short = f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
         short = memory.lack or memory.shortage or short
-        warnings.append("; ".join((f"it does not fit: {short}", *advice[:2])))
-    return replace(plan, advice=advice, warnings=tuple(warnings))
+        warnings.append(misfit(short, advice[:2]))
+    return replace(plan, advice=advice, caveats=tuple(map(Problem.stated, warnings)))
 
 
 def _cost_of_weights(case: PlannedRequest) -> list[str]:

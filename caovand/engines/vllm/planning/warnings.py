@@ -14,6 +14,7 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.shortfalls import old_driver
 from caovand.core.healing.failure import Failure, Finding, Foreseen
 from caovand.core.plan import Plan, Unplannable
+from caovand.core.problem import Problem
 from caovand.core.units import MIB
 from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.chat_formats import unparsed_warnings
@@ -25,13 +26,13 @@ from caovand.engines.vllm.memory.candidate import Candidate, free_share
 from caovand.engines.vllm.memory.estimate import spare_tokens
 from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan
 from caovand.engines.vllm.memory.steps import graph_mode
-from caovand.engines.vllm.planning import obstacles, parallel, precision, trials
-from caovand.engines.vllm.planning.capacity import vision_warnings
+from caovand.engines.vllm.planning import obstacles, parallel, precision, splits
 from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts, forecast
 from caovand.engines.vllm.planning.devices import FREE_CARDS, unused_card_warnings
 from caovand.engines.vllm.planning.drafters import unused_warnings
 from caovand.engines.vllm.planning.environment import allocator_warnings, order_warnings
 from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for
+from caovand.engines.vllm.planning.inputs import vision_warnings
 from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
 from caovand.engines.vllm.planning.loading import lack_of_memory
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, chosen_by_policy
@@ -134,13 +135,13 @@ TURBOQUANT_COST = {
 """Perplexity that each cache type costs, by vLLM's own measurements."""
 
 
-def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
+def warnings_of(partial: PartialPlan, plan: Plan) -> list[str | Problem]:
     """Every warning about this plan, except for the cost of other processes on the cards."""
     engine = partial.engine
     words = command_line.read(plan.extra_args, engine.flags, engine.switches)
     return [
         *_shortfall_warnings(partial),
-        *map(str, partial.model.notes),
+        *partial.model.notes,
         *unused_card_warnings(partial.config, partial.inventory, partial.values),
         *_release_warnings(partial),
         *precision.turing_warnings(partial),
@@ -159,12 +160,12 @@ def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
         *corruption_warnings(partial),
         *unused_warnings(partial),
         *parallel.idle_cards(partial),
-        *trials.uneven_experts(partial),
+        *splits.uneven_experts(partial),
         *_unknown_model_warnings(partial),
         *(f"{key} has no effect on a CPU build" for key in idle_keys(partial)),
         *missed_goal_warnings(partial, plan),
         *_utilization_warnings(partial, plan),
-        *map(str, conflicts(plan, partial.inventory, partial.cards)),
+        *conflicts(plan, partial.inventory, partial.cards),
         *_precision_warnings(partial, plan),
     ]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from caovand.engines.common.logs.rows import python
-from caovand.engines.common.logs.rows.python import SERVED
-from caovand.engines.common.logs.signature import Signature, signature
+from caovand.engines.common.logs.signature import SERVED, Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import LISTENING, SPLITTING
 
 ROWS: tuple[Signature, ...] = (
@@ -26,6 +25,8 @@ ROWS: tuple[Signature, ...] = (
          r"|allow-credentials))(?!\S)"
          r"|(?P<positional>[^\s-]\S{0,200})|(?P<unknown>\S+))"
          r"|the following arguments are required: (?P<required>\S.{0,80}))?"),
+    signature("args.v1", "cause", "bad-arguments",
+         r"VLLM_USE_V1=1 is not supported with (?P<what>.{1,100}[^.\s])"),
     signature("args.length", "cause", "bad-arguments",
          r"User-specified max_model_len \((?P<len>\d+)\) is greater than the derived "
          r"max_model_len \(\w+=(?P<longest>\d+)"),

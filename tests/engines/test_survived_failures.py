@@ -7,7 +7,7 @@ import pytest
 from caovand.core.healing.answer import FailureAnswer
 from caovand.core.healing.failure import Finding
 from caovand.engines import registry
-from caovand.engines.common.healing.answer import answer_of
+from caovand.engines.explaining.answer import answer_of
 from caovand.engines.writer import explain_log
 
 SERVES_ON = "the server serves on; only this request, or what it asks of the server, must change"
