@@ -318,13 +318,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "smaller model or a tag quantised to fewer bits, or add memory; only if plenty is free, "
         "it is the disk (OLLAMA_LOAD_TIMEOUT=30m).",
     ),
-    "ollama.gave-up": (
-        "A client closed its connection {times} times before the answer was complete, and Ollama "
-        "stopped computing it: the client's time-out, or that of a proxy between, is shorter than "
-        "an answer takes. Raise it, as the client's page says.",
-        "Or make answers faster: a smaller model, a shorter prompt or answer (num_predict), or a "
-        "card, if `ollama ps` shows that the model runs on the CPU.",
-    ),
     "ollama.context-cut": (
         "A prompt of {prompt} tokens was cut to the context of {limit}: the answer lacks what was "
         "cut, often the instructions. Raise num_ctx in the request or Modelfile, or "

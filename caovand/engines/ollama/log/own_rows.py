@@ -18,7 +18,7 @@ OWN_ROWS = OwnRows(
         "ollama.capability", "ollama.context-cut", "ollama.model.unknown", "ollama.model.newer",
         "ollama.hub.denied", "ollama.modelfile", "ollama.import", "ollama.model.unsupported",
         "ollama.family.import", "ollama.template", "ollama.origin", "ollama.file", "ollama.plain",
-        "ollama.family.refused", "ollama.gave-up",
+        "ollama.family.refused", "ollama.gave-up", "ollama.timed-out",
     }),
     client=(CLIENT,),
 )  # fmt: skip
