@@ -108,10 +108,8 @@ def run(args: argparse.Namespace) -> int:
     order = read(words, engine, *((vllm.flags, vllm.switches) if vllm else ()))
     unsupervised = args.exec or "--exec" in args.words
     if unsupervised and in_gguf:
-        fact = (
-            f"cannot become vLLM with {order.config.model.path}: another engine serves GGUF files"
-        )
-        raise CommandError(Exit.USAGE, fact, "leave --exec out")
+        fact = f"cannot run vLLM with {order.config.model.path}: another engine serves GGUF files"
+        raise CommandError(Exit.USAGE, fact, "omit --exec")
     mode = None if unsupervised else remembered_mode(order)
     places = own_places(order)
     config = with_key_file(order, places.state)
@@ -180,7 +178,7 @@ def _split_model(
                 return "".join(flag.texts), tuple(other for other in flags if other is not flag)
     raise CommandError(
         Exit.USAGE,
-        "cannot tell which model to serve: none is named",
+        "cannot serve: no model is named",
         "caovan-vllm-serve MODEL [vLLM flags]",
     )
 

@@ -18,14 +18,16 @@ def run(args: argparse.Namespace) -> int:
             return waiting.report(args, answer)
         answer = waiting.follow(client, "stopped", args.timeout, quiet=args.json)
         if answer["state"] != "STOPPED":
-            raise CommandError(Exit.FAILED, f"the engine did not stop: it is {answer['state']}")
+            raise CommandError(
+                Exit.FAILED, f"the engine did not stop: its state is {answer['state']}"
+            )
         if answer["reason"] in ("", "stopped"):
             return waiting.report(args, answer)
         if args.json:
             print(json.dumps(answer))
         raise CommandError(
             Exit.FAILED,
-            f"STOPPED, but some engine processes could not be ended: {answer['reason']}",
+            f"STOPPED, but some engine processes could not be killed: {answer['reason']}",
         )
 
 

@@ -84,7 +84,7 @@ class CardUsage:
         if now is not None and self._taken is not None:
             for (index, pid), mib in occupancy.find_growth(self._taken, now).items():
                 name = processes.name_of(pid) or "another program"
-                self._notice(f"GPU {index}: {name} (pid {pid}) has taken {mib} MiB")
+                self._notice(f"GPU {index}: {name} (pid {pid}) has allocated {mib} MiB")
         self._taken = now
         self._others = self._others if now is None else now
         if now is not None:

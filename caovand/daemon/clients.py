@@ -131,7 +131,7 @@ class Clients:
         self._reported = totals
         self._known, self._counts, self._heard_at = seq, dict(counts), now()
         for shape in endings:
-            text = f"a request that ended an engine twice is refused from now on: {shape}"
+            text = f"refusing a request that has crashed the engine twice: {shape}"
             self._slot.notice("noticed", text)
         self._slot.blame(endings)
 

@@ -121,7 +121,7 @@ class Supervisor:
                 try:
                     self._poll()
                 except Exception as problem:
-                    if not self._shared.shortage.covers("look after the engine", problem):
+                    if not self._shared.shortage.covers("supervise the engine", problem):
                         raise
                 self._shared.shortage.refresh()
             deadlines = (slot.snapshot.deadline for slot in self._working())
@@ -165,7 +165,7 @@ class Supervisor:
         shared = self._shared
         shared.kernel.read()
         files = [slot.run.file for slot in self.slots.values()]
-        shared.attempt("see whether the disks can be written", shared.unwritten.check(files))
+        shared.attempt("check whether the disks are writable", shared.unwritten.check(files))
         for name, slot in self.slots.items():
             slot.poll()
             serves = slot.snapshot.state is State.SERVING

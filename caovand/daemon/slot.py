@@ -303,7 +303,7 @@ class Slot:
     def poll(self) -> None:
         """Poll the engine; called every few seconds."""
         if not self._memory.made:
-            self._shared.attempt("make the folder of its state", self._memory.try_folder())
+            self._shared.attempt("create its state folder", self._memory.try_folder())
         self.run.poll(self._cards)
         watching, track = self.run.watching, self.figures.track
         serving = serving_of(self.snapshot, watching.probed_at if watching else None)

@@ -64,7 +64,7 @@ class StaleFileCleaner:
         with contextlib.suppress(asyncio.TimeoutError):
             left = await asyncio.wait_for(asyncio.to_thread(self._files.remove), LIMIT_S)
         if left:
-            text = f"cannot remove what the engine left: {', '.join(left[:5])}"
+            text = f"cannot remove files that the engine left behind: {', '.join(left[:5])}"
             self._notice("noticed", text)
 
 

@@ -166,12 +166,12 @@ class DraftTuner:
                 record = replace(record, own=plan.mtp, depth=plan.mtp, home=plan.mtp)
                 self._records[record.basis] = record
             elif record.trying:
-                reason = "cannot be planned without less context or fewer requests"
+                reason = "cannot be planned without a shorter context or fewer requests"
                 self._give_up(record, record.refuse_unplanned(), reason)
                 return False
             else:
                 self._show(record, plan)
-                self._text += f"; depth {record.depth}, kept so far, cannot be planned at present"
+                self._text += f"; depth {record.depth}, used so far, cannot be planned at present"
                 return False
         kept = moves.judge(record)
         if kept.text and self._decide(kept.record, kept.text):
@@ -181,7 +181,7 @@ class DraftTuner:
         if not step.text:
             self._text = moves.trial_progress(record, plan.mtp) or self._text
             if self._found and self._found.best != plan.mtp and not record.trying:
-                self._text += f"; {MAX_MOVES} moves in a week are the most"
+                self._text += f"; at most {MAX_MOVES} moves a week are allowed"
             return False
         self._failed_at = min(self._failed_at, now)
         moment = Moment(
@@ -206,9 +206,7 @@ class DraftTuner:
         return True
 
     def _give_up(self, record: TuningRecord, after: TuningRecord, reason: str) -> None:
-        text = (
-            f"drafting depth {record.depth} {reason}: back to {record.home}, it is not tried again"
-        )
+        text = f"drafting depth {record.depth} {reason}: back to {record.home}, and not tried again"
         self._records = {**self._records, record.basis: after}  # even on a full disk
         if not self._decide(after, text):
             self._notice("tune", text)
@@ -234,7 +232,7 @@ class DraftTuner:
             state_file.write(self._path, document)
         except OSError as problem:
             if not self._unsaved:
-                self._warn(f"cannot remember what the draft tuner measured: {problem}")
+                self._warn(f"cannot save what the draft tuner measured: {problem}")
             self._unsaved = True
             return False
         self._unsaved = False

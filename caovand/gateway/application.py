@@ -71,7 +71,7 @@ class Gateway:
     async def _rules(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         connections = self._connections
         if request.transport is None:
-            raise ConnectionResetError("the client left before its request was read")
+            raise ConnectionResetError("the client disconnected before its request was read")
         connections.asked(request.transport)
         try:
             if len(request.headers) > (most := self._desk.facts.limits.max_headers):
@@ -93,7 +93,9 @@ class Gateway:
             self._faults += 1
             if self._faults <= TRACES:
                 traceback.print_exc()
-            problem = Problem("answer", "a bug in caovan", "report it with the daemon's log")
+            problem = Problem(
+                "answer", "this is a bug in caovan", "report it with the daemon's log"
+            )
             return self._refuse(request, Fault(500, "gateway_fault", problem))
         finally:
             connections.answered(request.transport)
@@ -183,7 +185,7 @@ class Gateway:
     ) -> web.StreamResponse:
         path = request.path
         if not path.startswith(PROXIED_PATHS) or ".." in path.split("/"):
-            problem = Problem("answer", f"there is nothing at {path[:100]}", "use /v1/...")
+            problem = Problem("answer", f"no resource at {path[:100]}", "use /v1/...")
             raise Refused(Fault(404, "not_found", problem))
         desk, most = self._desk, self._desk.facts.max_body_bytes
         desk.admit(key)
@@ -215,7 +217,7 @@ class Gateway:
         plain = "json" in request.content_type and "Content-Encoding" not in request.headers
         fields = await self._bodies.read(body) if plain else Fields()
         if key.models and body and not plain:
-            fact = "the key is restricted to some models, and no model can be read from the body"
+            fact = "the key is restricted to some models, but the body does not name a model"
             problem = Problem("answer", fact, "send plain JSON as application/json")
             raise Refused(Fault(403, "model_unknown", problem))
         ticket.record.model = fields.model or ""
@@ -280,5 +282,5 @@ def _form(request: web.Request) -> Form:
 
 
 def _too_large(most: int) -> Fault:
-    fact = f"its body has more than {most >> 20} MiB, which [gateway] max_body_mib allows"
+    fact = f"its body exceeds {most >> 20} MiB, the limit in [gateway] max_body_mib"
     return Fault(413, "request_too_large", Problem("read the request", fact, "shorten it"))

@@ -157,7 +157,7 @@ class Desk:
         facts = self.facts
         waits_s = self._policy.expected_wait_s()
         doing = f"the engine is {facts.state}" + (f", phase {facts.phase}" if facts.phase else "")
-        return doing if waits_s is None else f"{doing}, about {max(round(waits_s), 1)} s to go"
+        return doing if waits_s is None else f"{doing}, ready in about {max(round(waits_s), 1)} s"
 
     def arrive(
         self, size: int, lane: Lane, record: Record, transport: asyncio.Transport | None = None

@@ -156,7 +156,7 @@ class Exchange:
             return None
 
         def abort() -> None:
-            response.content.set_exception(ClientPayloadError("the engine ended"))
+            response.content.set_exception(ClientPayloadError("the engine exited"))
 
         ticket.trying(abort)
         return response

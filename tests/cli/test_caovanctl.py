@@ -81,7 +81,7 @@ def test_a_socket_nobody_listens_on_is_no_daemon(folder: Path, ctl: Ctl) -> None
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder / "status"))
     said = ctl("status")
-    assert (said.code, "nobody listens there" in said.err) == (4, True)
+    assert (said.code, "no daemon listens there" in said.err) == (4, True)
 
 
 def test_a_path_too_long_for_a_socket_is_told(folder: Path) -> None:
@@ -220,7 +220,7 @@ def test_the_seconds_of_a_start_are_shown_next_to_those_of_the_one_before(
     daemon.answers = {"status": status(start={**took, "before": {**before, "same_plan": True}})}
     lines = ctl("status").out.splitlines()
     assert "  start     96 s: launch 60, load 36" in lines
-    assert "            by the engine's log, in seconds: engine init 35.25" in lines
+    assert "            from the engine's log, in seconds: engine init 35.25" in lines
     assert "            before: 248 s: compile 248" in lines
     daemon.answers = {"status": status(start={**took, "before": {**before, "same_plan": False}})}
     assert "before (another plan): 248 s" in ctl("status").out

@@ -227,7 +227,7 @@ def test_the_model_that_is_served_is_not_removed(
     config.write_text(f'model.path = "{tmp_path}/models/owner--tiny"\n')
     monkeypatch.setattr("caovand.cli.common.survey.SYSTEM_CONFIG", config)
     said = ctl("model", "remove", NAME)
-    assert (said.code, "it is the model that caovan serves" in said.err) == (1, True)
+    assert (said.code, "caovan is serving this model" in said.err) == (1, True)
 
 
 def test_an_unfinished_pull_is_listed_and_can_be_removed(

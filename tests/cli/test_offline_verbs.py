@@ -867,7 +867,13 @@ def test_root_reads_no_file_of_another_because_a_daemon_names_it(tmp_path: Path)
     ("confine", "abi", "user", "verdict", "words"),
     [
         (True, 7, "", "PASS", "files, keys and processes"),
-        (True, 4, "", "WARN", "before Linux 6.12 an engine that runs as the daemon's user can end"),
+        (
+            True,
+            4,
+            "",
+            "WARN",
+            "before Linux 6.12 an engine that runs as the daemon's user can kill",
+        ),
         (True, 4, "caovan-engine", "PASS", "files, keys and processes"),
         (True, 1, "", "WARN", "no usable Landlock"),
         (False, 7, "", "WARN", "confine is off"),

@@ -133,7 +133,7 @@ def test_the_log_ends_with_the_latest_line(answering: FakeDaemon, folder: Path) 
         assert watcher.Watcher(client).poll(ScreenPage.LOG).body == ("one", "two", "three")
         answering.answers["logs"] = {"lines": [], "last": 0, "more": False, "end": 0}
         found = watcher.Watcher(client).poll(ScreenPage.LOG).body
-    assert found == ("the engine has printed nothing yet",)
+    assert found == ("the engine has not printed anything yet",)
 
 
 def test_a_question_and_its_outcome(answering: FakeDaemon, folder: Path) -> None:

@@ -469,7 +469,7 @@ class Changing(Part):
 
     def outdated(self) -> str:
         self._times -= 1
-        return "node n2: its link has ended" if self._times >= 0 else ""
+        return "node n2: its link was lost" if self._times >= 0 else ""
 
 
 @pytest.mark.parametrize("times", [1, MAX_REPLANS - 1])
@@ -488,7 +488,7 @@ def test_what_changes_each_time_is_waited_for(world: World) -> None:
         daemon.one.part = Changing(MAX_REPLANS)
         daemon.start()
         held = await daemon.until(State.HOLD)
-        assert held.reason == "cannot start: node n2: its link has ended"
+        assert held.reason == "cannot start: node n2: its link was lost"
         assert world.inspections == MAX_REPLANS
         await daemon.until(State.SERVING)
 

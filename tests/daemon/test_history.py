@@ -150,7 +150,7 @@ def test_without_a_thread_rows_wait_for_the_next_try(
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
         writer.put(mark("a"))
-        assert "no thread can be started" in str(writer.problem)
+        assert "a thread cannot be started" in str(writer.problem)
     writer.put(mark("b"))
     eventually(lambda: marks(writer.path) == ["a", "b"])
 

@@ -106,7 +106,7 @@ def test_a_head_and_its_worker_start_and_end_in_step(model: Path, tmp_path: Path
         two.worker.config_path.write_text(workers.replace("STANDIN =", 'ROLLED = "1", STANDIN ='))
         assert two.worker.ctl("reload", "--no-wait").returncode == 0
         restarts_in_step(two, before)
-        why = "node n2: its rank was ended, as its configuration changed there"
+        why = "node n2: its rank was endedbecause its configuration changed there"
         assert any(why in text for text in two.head.events())
         # Its launcher has another environment, until it executes the engine.
         environ = Path(f"/proc/{pids(two)[1]}/environ")

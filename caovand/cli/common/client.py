@@ -114,7 +114,7 @@ class DaemonClient:
         """The reply on one connection (without line end if it ended early), and why the connection
         ended."""
         deadline = time.monotonic() + answer_s
-        received, reason = bytearray(), "it closed the connection"
+        received, reason = bytearray(), "the daemon closed the connection"
         with reach.connect(path, answer_s, named=self._named) as link:
             try:
                 # If the daemon refuses us, its reply is readable even after a failed write.

@@ -94,9 +94,9 @@ def configuration(path: Path | None, model: str | None = None) -> Config:
     if path is not None and path.suffix in (".yaml", ".yml"):
         raise CommandError(
             Exit.FAILED,
-            f"cannot use {path} as a configuration: it is a file for vLLM, and --config here"
-            " takes caovan's TOML; pass its keys as vLLM flags after the model, or in [engine]"
-            " extra_args",
+            f"cannot use {path} as a configuration: it is a vLLM file, and --config expects "
+            "caovan's TOML; pass its keys as vLLM flags after the model, or in [engine] "
+            "extra_args",
         )
     if path is None and not SYSTEM_CONFIG.exists():
         config = Config()
@@ -228,7 +228,8 @@ def _not_saved(chosen: Engine, engines: Mapping[str, EngineInfo]) -> Problem:
     known = [registry.engine_of(kind).title for kind in engines if kind in registry.MODULES]
     return Problem(
         f"plan for {chosen.title}",
-        f"the saved inventory has {', '.join(known) or 'no engine that caovan knows'} only",
+        "the saved inventory has only "
+        f"{', '.join(known) or 'engines that caovan does not support'}",
         "install it there, and save the inventory again with `caovanctl inventory --json`",
     )
 
@@ -270,7 +271,7 @@ def _engine(config: Config, patience_s: float | None, source: Path | None) -> Su
     asks, python = chosen_engine(config).probe, PlanRequest(config, None, os.environ).python
 
     def announce() -> None:
-        text = f"asking {python} for the options of its {asks.name}, once; up to a minute ..."
+        text = f"reading the options of {asks.name} from {python}, once; up to a minute ..."
         print(text, file=sys.stderr, flush=True)
 
     try:

@@ -20,7 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs=argparse.REMAINDER,
         metavar="[MODEL] [vLLM flags]",
-        help="what you want to serve",
+        help="the model to serve",
     )
 
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="caovan-sm75-doctor",
         usage="%(prog)s [--config FILE] [--inventory FILE] [--json] [MODEL] [vLLM flags]",
-        description="Check what keeps the engine from running on this machine, and how to fix it.",
+        description="Find what keeps the engine from running on this machine, and how to fix it.",
         epilog="example: caovan-sm75-doctor /srv/models/Qwen3.6-27B-AWQ --max-model-len 131072",
         allow_abbrev=False,
     )

@@ -59,7 +59,7 @@ def chosen_lock(args: argparse.Namespace, screen: Screen) -> lock.Lock:
         kinds = [kind for kind in registry.MODULES if _has(kind, build)]
         raise EngineError(
             f"install {engine.title} ({build})",
-            f"caovan installs its {only} build only",
+            f"caovan installs only its {only} build",
             f"choose an engine with a {build} build, --kind {' or '.join(kinds)}; where the card"
             f" and its driver are still to come, pass --build {only}",
         )

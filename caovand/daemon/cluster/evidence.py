@@ -21,7 +21,7 @@ from caovand.daemon.shared import now
 
 WAIT_S = 15.0
 """Enough for a worker that takes stacks on a busy machine; nothing else waits for it."""
-NOT_RUN = "no rank of this start ran since caovand was started there: no log"
+NOT_RUN = "no log: no rank of this start has run since caovand started there"
 
 
 class Collection:
@@ -83,8 +83,8 @@ class Collection:
             reason = self._lost(name)
             document = evidence.missing_evidence(name, self._ranks[name], reason)
             await self._add(incident, name, document)
-            problems.append(f"nothing came of {name}: {reason}")
-        came = [f"the evidence of {', '.join(sorted(stored))} came"] if stored else []
+            problems.append(f"no evidence from {name}: {reason}")
+        came = [f"received evidence from {', '.join(sorted(stored))}"] if stored else []
         return f"incident {incident}: {'; '.join([*came, *problems])}"
 
     async def _add(self, incident: str, name: str, document: Mapping[str, Any]) -> str:
@@ -93,7 +93,9 @@ class Collection:
         try:
             await asyncio.to_thread(self._store.add, incident, file, text)
         except (NoIncident, OSError, RuntimeError) as problem:
-            return f"cannot keep what {name} has of it: {limits.limit_reached(problem) or problem}"
+            return (
+                f"cannot store the evidence from {name}: {limits.limit_reached(problem) or problem}"
+            )
         return ""
 
 

@@ -112,8 +112,8 @@ class HeadPart(Part):
         address = await asyncio.to_thread(numeric_address, head)
         if addresses.is_loopback(addresses.split_address(address)[0]):
             fact = f"{head} is this machine's own loopback address, {address}"
-            remedy = "set [cluster] head to an address that workers reach"
-            raise ProblemError("hear any worker", fact, remedy)
+            remedy = "set [cluster] head to an address that workers can reach"
+            raise ProblemError("listen for workers", fact, remedy)
         runtime = self._slot.directories.runtime
         return HeadLink(address, self._membership.pairs, self._on_frame, runtime)
 
@@ -162,7 +162,7 @@ class HeadPart(Part):
                 finding = report.finding
                 self._fail(finding.failure, f"node {name}: {finding.text}", finding)
             elif report.stopped:
-                self._fail("node-lost", f"node {name}: its operator stopped it")
+                self._fail("node-lost", f"node {name}: stopped by its operator")
 
     def _report_duplicate_name(self, rival: Worker) -> None:
         """Report a worker that uses the name of another worker, or of the head."""
@@ -180,7 +180,7 @@ class HeadPart(Part):
         )
         for name in self._team.workers if self._start else ():
             if workers[name].lost:
-                self._fail("node-lost", f"node {name}: no word from it for {LOST_S:.0f} s")
+                self._fail("node-lost", f"node {name}: silent for {LOST_S:.0f} s")
 
     def _fail(self, failure: Failure, text: str, reported: Finding | None = None) -> None:
         """End all ranks because of an event on another node, once."""
@@ -254,8 +254,8 @@ class HeadPart(Part):
         """Describe a worker that sends no evidence."""
         worker = self._workers.by_name.get(name)
         if worker is None or worker.lost:
-            return "nothing is heard of it: see whether its machine and caovan are up"
-        return f"it sent none within {WAIT_S:.0f} s"
+            return "the node is silent: check that its machine and caovan are up"
+        return f"no reply within {WAIT_S:.0f} s"
 
     async def ended(self, *, left: bool) -> None:
         """Make the workers end their ranks; return once they have, or are lost."""

@@ -120,4 +120,4 @@ class Links:
         for name, awaited in [*self._awaited.items()]:
             if present.get(name) != awaited.boot:
                 del self._awaited[name]
-                awaited.end("its daemon ended or was cut off in the meantime")
+                awaited.end("its daemon exited or lost its link in the meantime")

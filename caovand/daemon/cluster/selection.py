@@ -137,7 +137,7 @@ class TeamSelection:
         self._workers.forget_failed_links()
         shortage = self._select()
         _, port = self._membership.rendezvous
-        await asyncio.to_thread(check_port, port, "[cluster] head, which is a port below")
+        await asyncio.to_thread(check_port, port, "[cluster] head, which is one port below")
         await self._await_inspections()
         probed: set[tuple[str, str]] = set()
         while not all((name, one.boot) in probed for name, one in self.team.workers.items()):

@@ -38,7 +38,7 @@ class EarlierEngine:
         for ledger in self._ledgers:
             ended += await inspection.end_orphans(ledger, *self._orphans)
         if ended:
-            self._notice("noticed", f"ended orphans of an earlier engine: {for_people(ended)}")
+            self._notice("noticed", f"killed orphans of an earlier engine: {for_people(ended)}")
         await self.files.begin()
 
     async def end(self) -> tuple[Process, ...]:

@@ -55,7 +55,7 @@ class Peers:
         ends = ports.ends(link)
         self._check(port, ends.listeners)
         if ends.server is None:
-            raise ConnectionResetError("the connection was closed at its other end")
+            raise ConnectionResetError("the peer closed the connection")
         return ends.server
 
     def _check(self, port: int, listeners: Collection[Listener]) -> None:

@@ -25,7 +25,7 @@ def find_cause(
     request = {"task": "cause", "log": log.module, "phase": phase, "alive": alive}
     answers, reason = parser_process.ask(PROCESS, request, lines, STARVED_S, CAUSE_S, (log.module,))
     if not answers:
-        return None, reason or "it gave no answer"
+        return None, reason or "the engine did not answer"
     return (Finding(**answers[0]) if answers[0] else None), ""
 
 

@@ -202,7 +202,7 @@ class EngineRun:
         self.cards.engine(used, child.seen)
         self._notice("spawn", f"engine started, pid {child.pid}", argv=list(self.argv))
         self._shared.tasks.begin(watching.until_exit(child))
-        self._shared.attempt("see the files of the engine", self._stale.scan(child))
+        self._shared.attempt("read the engine's files", self._stale.scan(child))
         part.started(action.plan, action.generation)
         if part.answers:
             self._proving = self._shared.tasks.begin(watching.prove(child))
@@ -246,7 +246,7 @@ class EngineRun:
                 await self._hooks.after_end(bool(left))
                 break
             except Exception as problem:
-                if not self._shared.shortage.covers("end the engine", problem):
+                if not self._shared.shortage.covers("stop the engine", problem):
                     raise
             await asyncio.sleep(RETRY_S)
             if self.child is not None:
@@ -258,7 +258,7 @@ class EngineRun:
         at, chance, generation = now(), random.random(), action.generation
         if left:
             text = (
-                f"cannot end the engine: {for_people(left)} outlived KILL; look in the kernel log"
+                f"cannot stop the engine: {for_people(left)} survived SIGKILL; check the kernel log"
             )
             finding = Finding("unknown", text, "ending")
             self._apply(Unkillable(at=at, chance=chance, generation=generation, finding=finding))
@@ -274,14 +274,14 @@ class EngineRun:
             return await self._earlier.end()
         left = await child.end(grace_s, partial(self._stale.scan, child))
         if child.unknown:
-            other = "another engine that is running may have started it; it is ended with that one"
+            other = "another running engine may have started it, and takes it down when it stops"
             text = f"cannot tell which engine left {for_people(child.unknown)}: {other}"
             self._notice("noticed", text)
         if not left:
             await self._stale.remove()
             missing = await wait_for_freed_memory(self._gpus, child.seen, self._hooks.hurry)
             if missing:
-                self._notice("noticed", f"the engine ended, and its memory is not free: {missing}")
+                self._notice("noticed", f"the engine exited, but its memory is not free: {missing}")
         return left
 
     # -- watch ------------------------------------------------------------------------------
@@ -298,9 +298,9 @@ class EngineRun:
             if child.unrecorded:
                 text = "; if this daemon is killed, the next one may not find the engine"
                 self._notice("noticed", child.unrecorded + text)
-        self._shared.attempt("see the files of the engine", self._stale.scan(child))
+        self._shared.attempt("read the engine's files", self._stale.scan(child))
         self.cards.engine(used, child.seen)
-        self._shared.attempt("ask the engine", watching.poll(child, kernel))
+        self._shared.attempt("query the engine", watching.poll(child, kernel))
 
     def members(self) -> tuple[Process, ...]:
         """All processes of the engine: those that have ended, and those started since."""
@@ -310,7 +310,7 @@ class EngineRun:
         try:
             members.update({p.pid: p for p in self.child.refresh()})
         except OSError as problem:
-            if not self._shared.shortage.covers("see the engine's processes", problem):
+            if not self._shared.shortage.covers("list the engine's processes", problem):
                 raise
         return tuple(members.values())
 

@@ -181,7 +181,7 @@ class Watching:
         if self._stranger_answers:
             self._fail(proof.port_taken(stranger))
         else:
-            self._run.notice("noticed", f"skipped a check of the engine: {stranger}")
+            self._run.notice("noticed", f"skipped an engine check: {stranger}")
         self._stranger_answers = True
 
     async def prove(self, child: Child) -> None:
@@ -233,7 +233,7 @@ class Watching:
         elif cause is None or cause.maybe_killed:
             cause = self._fault or cause
         how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
-        text = f"the engine ended ({how}) in phase {phase or 'launch'}"
+        text = f"the engine exited ({how}) in phase {phase or 'launch'}"
         if cause is not None:
             finding = replace(cause, text=f"{cause.text} ({text})", phase=cause.phase or phase)
         else:
@@ -290,7 +290,7 @@ class Watching:
 
     def _report_fault(self, fault: BaseException) -> None:
         """Report a bug of ours at once, not when its task is garbage-collected."""
-        context = {"message": "a check of the engine failed", "exception": fault}
+        context = {"message": "an engine check failed", "exception": fault}
         self._loop.call_exception_handler(context)
 
     def _fail(self, finding: Finding) -> None:

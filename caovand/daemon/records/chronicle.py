@@ -151,7 +151,7 @@ class Recorder:
             self._log, draft, case.lines, texts, case.secrets
         )
         if reason:
-            reason = f"secrets could not be removed from all of it: {reason}"
+            reason = f"could not remove all secrets: {reason}"
         report = report or incident.without_texts(case, at=stamp, why=reason)
         return GatheredEvidence(report, files, problem=reason)
 

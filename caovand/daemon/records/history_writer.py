@@ -28,7 +28,7 @@ BACKLOG = 2_000
 RETRY_S = 15.0
 PRUNE_S = 3600.0
 HUNG_S = 30.0
-WITHOUT_HISTORY = "until then figures are shown and served, but not kept"
+WITHOUT_HISTORY = "until then metrics are shown and served, but not kept"
 
 
 class HistoryWriter:
@@ -73,7 +73,7 @@ class HistoryWriter:
                 thread.start()
             except RuntimeError as problem:  # the next rows try again
                 self._failed = self._cannot(
-                    "no thread can be started", limits.limit_reached(problem)
+                    "a thread cannot be started", limits.limit_reached(problem)
                 )
             else:
                 self._thread = thread
@@ -121,7 +121,9 @@ class HistoryWriter:
         except Exception as problem:  # no bug here may end the thread
             if history.damaged(problem):
                 return (
-                    self._replace_file("it is damaged") and again and self._write(rows, again=False)
+                    self._replace_file("the file is damaged")
+                    and again
+                    and self._write(rows, again=False)
                 )
             self._close()
             self._failed = self._cannot(str(problem) or type(problem).__name__, self._remedy())

@@ -118,8 +118,9 @@ def check_kind(config: Config, engine: Engine) -> None:
     if chosen.name != engine.name:
         raise StartObstacle(
             "bad-arguments",
-            f"cannot start: {config.model.path or 'the configuration'} is for {chosen.title}, and"
-            f" this daemon began with {engine.title}; restart it: sudo systemctl restart caovan",
+            f"cannot start: {config.model.path or 'the configuration'} is for {chosen.title}, "
+            f"but this daemon started with {engine.title}; restart it: sudo systemctl restart "
+            "caovan",
             hold=True,
         )
 
@@ -176,7 +177,7 @@ def read_model(config: Config, environ: Mapping[str, str]) -> ModelCard:
     if config.model.drafter and engine.arguments.drafter is None:
         raise model_folder.ModelProblem(
             f"draft with {config.model.drafter}",
-            f"[model] drafter is for vLLM, and {engine.title} is to serve",
+            f"[model] drafter is for vLLM, but the engine is {engine.title}",
             'set [engine] kind = "vllm", or remove the key',
         )
     if engine.models is not None:

@@ -253,7 +253,7 @@ def test_a_text_that_only_has_the_words_of_a_section_is_not_touched(box: Box, mo
     box.config.write_text(text)
     said = box("init")
     assert said.code == Exit.FAILED
-    assert "is written in a way that only its author can change" in said.err
+    assert "has a form that caovanctl cannot edit" in said.err
     assert box.config.read_text() == text
 
 

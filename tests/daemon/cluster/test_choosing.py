@@ -173,7 +173,7 @@ def test_one_that_changes_again_and_again_holds_the_start(world: World) -> None:
         head.hear("n2")
         head.slot.start()
         held = await head.slot.until(State.HOLD)
-        assert held.reason == "node n2: it is not as it was chosen"
+        assert held.reason == "node n2: it no longer matches the plan"
         assert len(head.slot.planned_for) == MAX_REPLANS
 
     world.play(story)

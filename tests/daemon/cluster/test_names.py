@@ -153,7 +153,7 @@ def test_a_refused_worker_says_so_and_starts_nothing(world: World) -> None:
         worker.slot.start()
         worker.hear()
         held = await worker.slot.until(State.HOLD)
-        assert held.reason == "waits for the head at 10.0.0.1:7070: it has ordered no start"
+        assert held.reason == "waits for the head at 10.0.0.1:7070: it has not ordered a start"
         assert held.finding is not None
         assert held.finding.failure == "node-missing"
         worker.hear(refusal=TWICE)
@@ -162,6 +162,6 @@ def test_a_refused_worker_says_so_and_starts_nothing(world: World) -> None:
         assert worker.slot.snapshot.finding.failure == "node-unfit"
         assert worker.slot.plans == []
         worker.hear()
-        await soon(lambda: "it has ordered no start" in worker.slot.snapshot.reason)
+        await soon(lambda: "it has not ordered a start" in worker.slot.snapshot.reason)
 
     world.play(story)

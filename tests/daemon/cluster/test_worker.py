@@ -205,7 +205,7 @@ def test_a_worker_shows_how_far_the_start_of_the_head_is(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("next_order", "reason"),
-    [(None, "the head has been silent for 20 s"), ({}, "the head ended this start")],
+    [(None, "the head has been silent for 20 s"), ({}, "the head cancelled this start")],
 )
 def test_a_rank_ends_with_its_order_or_its_head(
     world: World, next_order: dict[str, Any] | None, reason: str
@@ -265,11 +265,11 @@ def test_a_rank_that_fails_is_reported_and_not_started_again_for_that_order(worl
         assert (report.failed, report.finding) == ("s1", DIED)
         held = await worker.slot.until(State.HOLD)
         assert held.remedy is not None
-        assert held.remedy.text == "the head decides what follows"
+        assert held.remedy.text == "the head decides what happens next"
         await worker.reports(lambda report: not report.running)
         worker.hear(**order(proven=True))
         worker.slot.looks_again()
-        await soon(lambda: "it has ordered no start" in worker.slot.snapshot.reason)
+        await soon(lambda: "it has not ordered a start" in worker.slot.snapshot.reason)
         assert len(worker.slot.plans) == 1
         worker.hear(**order("s2"))
         await worker.reports(lambda report: report.running == "s2")
@@ -399,7 +399,7 @@ def test_a_reload_that_changes_what_a_rank_runs_with_is_reported_as_that(world: 
         worker.slot.reload(engine={"env": {"NCCL_DEBUG": "INFO"}})
         report = await worker.reports(lambda report: report.failed)
         assert report.failed == "s1"
-        why = "its rank was ended, as its configuration changed there"
+        why = "its rank was endedbecause its configuration changed there"
         assert report.finding == Finding("node-lost", why)
         await worker.slot.until(State.HOLD)
         worker.hear(**order("s2"))
