@@ -100,7 +100,7 @@ def one_of(values: Collection[T]) -> PartReader[T]:
 
     def read(value: Any, part: str) -> T:
         if not isinstance(value, str) or value not in values:
-            raise BadDocument(part, f"is none of {', '.join(map(str, values))}")
+            raise BadDocument(part, f"is not one of {', '.join(map(str, values))}")
         return value  # type: ignore[return-value]
 
     return read

@@ -381,10 +381,10 @@ def is_made(kind: str, folder: Path) -> bool:
         found = {}
     if found.get("kind") == kind:  # of an older recipe: ours to replace
         return bool(found == stamp(kind))
-    holds = f"a {found['kind']} model" if "kind" in found else "none of ours"
+    holds = f"a {found['kind']} model" if "kind" in found else "something else"
     raise SystemExit(
-        f"cannot make a {kind} model in {folder}: the folder is there and it is {holds}; "
-        "remove it, or choose another"
+        f"cannot make a {kind} model in {folder}: the folder exists and contains {holds}; remove "
+        "it, or choose another"
     )
 
 
@@ -401,7 +401,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
+    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to create")
     parser.add_argument(
         "--kind", choices=sorted(KINDS), default="demo", help="default: %(default)s"
     )
@@ -409,7 +409,7 @@ def main(argv: list[str]) -> int:
     out = args.out.absolute()
     if is_made(args.kind, out):
         os.utime(out)  # make compares it with this file
-        print(f"{out} is there already")
+        print(f"{out} exists already")
         return 0
     out.parent.mkdir(parents=True, exist_ok=True)
     temp = out.with_name(f".{out.name}.{os.getpid()}.new")

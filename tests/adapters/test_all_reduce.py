@@ -144,7 +144,7 @@ def test_one_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
     python = fake_python(tmp_path, "import time; time.sleep(600)")
     assert (
         all_reduce.finish(all_reduce.start(python, TASK, dict(os.environ))).text
-        == "the check did not end"
+        == "the check did not finish"
     )
 
 

@@ -87,7 +87,7 @@ def test_a_file_that_is_closed_to_this_user_has_a_remedy(
 
     monkeypatch.setattr(config_file.safe_files, "read", closed)
     assert refused(tmp_path / "a.toml").endswith(
-        "a.toml: Permission denied; run this as a user who may read it, or correct its permissions"
+        "a.toml: Permission denied; run this as a user who can read it, or correct its permissions"
     )
 
 

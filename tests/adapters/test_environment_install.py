@@ -309,7 +309,7 @@ def test_the_wrong_python_is_refused(index: Path, root: Path) -> None:
         wanted = replace(install_request(index, root, python="3.9"), python=chosen)
         with pytest.raises(EngineError, match=r"files are for .*3\.9"):
             install.install(wanted, world(FakePip(index), []))
-    with pytest.raises(EngineError, match="it is not a Python that can make environments"):
+    with pytest.raises(EngineError, match="this Python cannot create virtual environments"):
         install.install(
             replace(install_request(index, root), python="/bin/absent"), world(FakePip(index), [])
         )
@@ -318,7 +318,7 @@ def test_the_wrong_python_is_refused(index: Path, root: Path) -> None:
 def test_something_else_at_the_engines_place_is_not_deleted(index: Path, root: Path) -> None:
     (root / "vllm-9.9.9-cpu").mkdir(parents=True)
     (root / "vllm-9.9.9-cpu" / "diary").write_text("mine")
-    with pytest.raises(EngineError, match="something other than a caovan engine is there"):
+    with pytest.raises(EngineError, match="it exists and is not a caovan engine"):
         installed(index, root)
     assert (root / "vllm-9.9.9-cpu" / "diary").read_text() == "mine"
 

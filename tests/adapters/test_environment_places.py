@@ -156,7 +156,7 @@ def test_an_engine_that_still_runs_is_not_removed(tmp_path: Path) -> None:
     one = engine(tmp_path, "one")
     library = one.path / "lib.so"
     library.write_bytes(b"x" * 4096)
-    fact = f"process {os.getpid()} runs from it; restart"
+    fact = f"process {os.getpid()} is running from it; restart"
     with library.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     with pytest.raises(EngineError, match=fact):

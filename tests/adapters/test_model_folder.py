@@ -174,7 +174,7 @@ def test_a_file_that_this_user_may_not_read_is_no_bad_download(folder: Path, clo
                 said = refused(model)
         finally:
             os.chmod(model / closed, 0o700)
-    assert "this user may not read it" in said
+    assert "this user cannot read it" in said
     assert "chmod -R a+rX" in said
     assert "download" not in said
 

@@ -417,7 +417,7 @@ def test_a_second_pull_checks_what_is_there_and_downloads_what_is_wrong(
     (place.folder / SHARD).write_bytes(data)
     (place.folder / "strange.py").write_text("")
     damage, strange = verify(kept.world, place, made)
-    assert damage == [f"{SHARD} differs from the publisher's"]
+    assert damage == [f"{SHARD} differs from the publisher's file"]
     assert strange == ["strange.py was not pulled"]
     hub.seen.clear()
     pulled(hub, kept, place)
@@ -472,7 +472,7 @@ def test_a_link_to_a_model_is_not_taken_for_one(
     (place.folder / SHARD).rename(tmp_path / "aside")
     (place.folder / SHARD).symlink_to(tmp_path / "aside")
     made = folders.require(place, "verify it")
-    assert verify(kept.world, place, made)[0] == [f"{SHARD} differs from the publisher's"]
+    assert verify(kept.world, place, made)[0] == [f"{SHARD} differs from the publisher's file"]
 
 
 def test_a_link_in_the_place_of_a_part_is_not_followed(
@@ -513,7 +513,7 @@ def test_root_does_not_pull_where_another_can_write(
     shared.mkdir()
     shared.chmod(0o777)
     place = folders.place_of(shared, NAME)
-    assert "can be changed by everybody" in refused(lambda: pulled(hub, kept, place))
+    assert "can be changed by every user" in refused(lambda: pulled(hub, kept, place))
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_from_pull_to_remove(
     (folder / SHARD).write_bytes(data)
     damaged = ctl("model", "verify", NAME, "--json")
     assert damaged.code == 1
-    assert damaged.json["damage"] == [f"{SHARD} differs from the publisher's"]
+    assert damaged.json["damage"] == [f"{SHARD} differs from the publisher's file"]
     assert ctl(*words, "--json").json["files"].keys() == FILES.keys() - {"modeling_tiny.py"}
     assert ctl("model", "verify", "owner--tiny").code == 0
 

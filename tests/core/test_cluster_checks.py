@@ -23,8 +23,8 @@ DRIVER = (
 )
 SHM = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
 LOOPBACK = (
-    "set [cluster] head to an address of the network, since /etc/hosts may map a name to loopback;"
-    " or set [cluster] interface"
+    "set [cluster] head to a network address, because /etc/hosts can map a name to loopback; or "
+    "set [cluster] interface"
 )
 RAY = Package("Ray", "ray", lambda facts: facts.ray)
 NEAR = Measurements(0.0003, 0.01)
@@ -47,10 +47,10 @@ def test_equal_nodes_pass_and_it_is_said_in_what() -> None:
     (only,) = results = found()
     assert (only.group, only.verdict, only.remedy) == ("cluster", "PASS", "")
     assert only.text == (
-        "gpu2 agrees with head1: caovan 0.2.0, vllm 0.33.0, torch 2.13.0, CUDA 13.0, NCCL 2.30.7,"
-        " FlashInfer 0.7.1, plugin 0.2.0, Python 3.12, driver 580.95.05, 2 × Tesla T4 (15 GiB),"
-        " 2 files of the model; 0.3 ms there and back, its ports are not checked yet,"
-        " 10.0 Gbit/s by its interfaces"
+        "gpu2 agrees with head1: caovan 0.2.0, vllm 0.33.0, torch 2.13.0, CUDA 13.0, NCCL "
+        "2.30.7, FlashInfer 0.7.1, plugin 0.2.0, Python 3.12, driver 580.95.05, 2 × Tesla T4 "
+        "(15 GiB), 2 files of the model; 0.3 ms there and back, its ports have not been checked "
+        "yet, 10.0 Gbit/s by its interfaces"
     )
     assert none_fails(results)
 
@@ -62,9 +62,9 @@ def test_without_cards_less_is_named() -> None:
     }  # fmt: skip
     (only,) = found(bare, bare)
     assert only.text == (
-        "gpu2 agrees with head1: caovan 0.2.0, vllm 0.32.0+cpu, torch 2.13.0+cpu, Python 3.12,"
-        " 1 file of the model; 0.3 ms there and back, its ports are not checked yet,"
-        " 10.0 Gbit/s by its interfaces"
+        "gpu2 agrees with head1: caovan 0.2.0, vllm 0.32.0+cpu, torch 2.13.0+cpu, Python 3.12, "
+        "1 file of the model; 0.3 ms there and back, its ports have not been checked yet, 10.0 "
+        "Gbit/s by its interfaces"
     )
 
 
@@ -191,23 +191,23 @@ def test_what_keeps_nodes_from_serving_together(
         ),
         (
             {"mtu": 1500},
-            "MTU differs: 9000 on head1, 1500 on gpu2; the smaller one counts",
-            "on gpu2: sudo ip link set eth0 mtu 9000, if every switch between them passes such"
-            " packets",
+            "MTU differs: 9000 on head1, 1500 on gpu2; the smaller one applies",
+            "on gpu2: sudo ip link set eth0 mtu 9000, if every switch between them forwards "
+            "such packets",
         ),
         (
             {"cards": (T4, A10)},
-            "cards differ: 2 × Tesla T4 (15 GiB) on head1, 1 × NVIDIA A10 (22 GiB), 1 × Tesla T4"
-            " (15 GiB) on gpu2; each stage has layers by the memory and speed of its cards",
-            "use equal cards where layers are to be summed over the nodes, for example by [engine]"
-            " gpus",
+            "cards differ: 2 × Tesla T4 (15 GiB) on head1, 1 × NVIDIA A10 (22 GiB), 1 × Tesla "
+            "T4 (15 GiB) on gpu2; each stage gets layers according to its cards' memory and "
+            "speed",
+            "use equal cards where all-reduces cross the nodes, for example by [engine] gpus",
         ),
         (
             {"p2p": False},
-            "the cards of head1 reach each other's memory, those of gpu2 do not: with several ranks"
-            " a node gpu2 sets the pace of all",
-            "on gpu2: check `nvidia-smi topo -p2p r`, the IOMMU (`iommu=pt`) and ACS of the PCIe"
-            " bridges; many consumer cards cannot",
+            "the cards of head1 reach each other's memory, those of gpu2 do not: with several "
+            "ranks per node gpu2 sets the pace of all",
+            "on gpu2: check `nvidia-smi topo -p2p r`, the IOMMU (`iommu=pt`) and ACS of the "
+            "PCIe bridges; many consumer cards have no peer access",
         ),
     ],
 )
@@ -262,8 +262,8 @@ def test_a_tunnel_is_named_on_each_of_its_ends() -> None:
             "cluster",
             "WARN",
             f"the MTU of wg0 on {name} is 1420, less than Ethernet's: tunnels are slow",
-            f"on {name}: set [cluster] interface to the one of a direct link, there as on the other"
-            " nodes, and restart caovan",
+            f"on {name}: set [cluster] interface to that of a direct link on every node, and "
+            "restart caovan",
         )
         for name in ("head1", "gpu2")
     )
@@ -355,7 +355,7 @@ def test_a_wrong_clock_is_named(offset_s: float, side: str) -> None:
     (only,) = found(offset_s=offset_s)
     assert (only.verdict, only.text, only.remedy) == (
         "WARN",
-        f"the clock of gpu2 is 3.2 s {side} that of head1: their logs do not fit together",
+        f"the clock of gpu2 is 3.2 s {side} that of head1: their logs cannot be compared",
         "on gpu2: sudo timedatectl set-ntp true",
     )
 
@@ -365,7 +365,7 @@ def test_a_long_way_is_named() -> None:
     assert (only.verdict, only.text, only.remedy) == (
         "WARN",
         "from head1 to gpu2 and back takes 12.3 ms: every layer waits for it",
-        "connect them directly or by one switch",
+        "connect them directly or through one switch",
     )
 
 

@@ -217,7 +217,7 @@ def test_tables_and_lists_are_frozen() -> None:
         ({"engine": {"gpus": []}}, "[engine] gpus must not be empty; leave the key out"),
         ({"engine": {"python": ""}}, "[engine] python must not be empty; leave the key out"),
         ({"model": {"served_name": " "}}, "[model] served_name must not be empty; leave the key"),
-        ({"server": {"host": ""}}, 'is ""; "0.0.0.0" is every address'),
+        ({"server": {"host": ""}}, "is \"\"; \"0.0.0.0\" means every address"),
         ({"server": {"host": "0.0.0.0 "}}, '[server] host must be an address or a name, such as'),
         ({"server": {"host": "[::1]"}}, 'such as "127.0.0.1" or "::1", is "[::1]"'),
         ({"server": {"host": "localhost:8000"}}, 'write host = "localhost" and port = 8000'),

@@ -321,8 +321,8 @@ def test_an_engine_whose_http_server_alone_answers_is_probed_too() -> None:
 
 def test_a_probe_that_never_ends_confirms_as_well() -> None:
     assert serve("0 counters\n60 tick\n119 tick\n120 tick")[-1] == (
-        "120 broken hang: the engine has not reported its counters for 60 s; "
-        "its test completion got no answer"
+        "120 broken hang: the engine has not reported its counters for 60 s; the test "
+        "completion got no answer"
     )
 
 

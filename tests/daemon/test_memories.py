@@ -145,8 +145,8 @@ def test_a_degraded_plan_of_another_format_is_set_aside_and_named(tmp_path: Path
     state_file.write(tmp_path / degraded_plan.FILE, former)
     (text,) = memories.set_aside(tmp_path, HEALING)
     assert text.endswith(
-        "good-plan.json: it is not in a format that this version reads; moved to"
-        " good-plan.json.unreadable, starting with a new file"
+        "good-plan.json: this version cannot read its format; moved to "
+        "good-plan.json.unreadable, starting with a new file"
     )
     assert PlanMemory(tmp_path / degraded_plan.FILE, HEALING).document(None, MARK, "auto") is None
 

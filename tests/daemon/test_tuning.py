@@ -109,7 +109,7 @@ def applies(tmp_path: Path) -> Slot:
 
 
 def test_what_a_suggestion_waits_for_is_shown_from_the_start(suggests: Slot) -> None:
-    waits = "of 1,000 steps measured; only those of one request at a time count"
+    waits = "of 1,000 steps measured; only steps with a single request count"
     suggests.wait()
     suggests.wait()
     assert suggests.shown == f"drafting depth 3: 0 {waits}"

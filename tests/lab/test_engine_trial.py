@@ -181,7 +181,7 @@ def test_after_an_installation_the_one_that_serves_still_is_compared(box: Box, c
     assert said.code == 0, said.err
     assert said.out.startswith(f"A is {OLD}\n")
     again = tried(ctl, box, NEW)
-    assert (again.code, "it is the one that serves" in again.err) == (1, True)
+    assert (again.code, "this engine is already serving" in again.err) == (1, True)
 
 
 def test_what_cannot_work_is_refused_before_anything_is_stopped(

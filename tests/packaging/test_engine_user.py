@@ -175,7 +175,7 @@ def test_without_its_spawner_the_service_ends_and_comes_back(machine: Machine) -
     restarts = int(machine.show("NRestarts"))
     machine.must("pkill", "-9", "-x", "caovan-spawner")
     until(lambda: machine.show("NRestarts") == str(restarts + 1), "a restart", SOON_S)
-    assert "the spawner of engines has ended" in machine.journal()
+    assert "the engine spawner has exited" in machine.journal()
     assert machine.show("MainPID") != main
     serves(machine)
     assert living(machine, old) == set()

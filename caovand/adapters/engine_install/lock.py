@@ -137,7 +137,7 @@ def parse(text: str, source: str) -> Lock:
     """Read a lock; `source` names it in errors. Raises EngineError for anything unexpected."""
 
     def bad(fact: str) -> EngineError:
-        return EngineError(f"read the lock {source}", fact, "install caovan's own copy again")
+        return EngineError(f"read the lock {source}", fact, "reinstall caovan's copy")
 
     try:
         head = {"kind": FIRST_KIND, "adapt": "", "source": "", **header(text)}
@@ -155,7 +155,7 @@ def parse(text: str, source: str) -> Lock:
     adapt = tuple(head["adapt"].split())
     for step in adapt:
         if step not in ADAPTATIONS:
-            raise bad(f'it requests the unknown adaptation "{step}"')
+            raise bad(f'it requests an unknown adaptation, "{step}"')
     pins: list[Pin] = []
     for line in map(str.strip, text.replace("\\\n", " ").splitlines()):
         if size := _SIZE.match(line):
@@ -224,12 +224,12 @@ def load(build: Build, version: str | None, kind: str = FIRST_KIND) -> Lock:
     locks = available_locks()
     if name in locks:
         return parse(safe_files.read_text(locks[name], MAX_BYTES), str(locks[name]))
-    remedy = f"there are: {', '.join(sorted(locks))}"
+    remedy = f"available: {', '.join(sorted(locks))}"
     if not locks:
         remedy = (
             "all lock files are missing: reinstall caovan, or set CAOVAN_LOCKS to their"
             " folder (packaging/engines in a checkout)"
         )
     raise EngineError(
-        f"install {engine.title} {release} ({build})", f"there is no lock file {name}.txt", remedy
+        f"install {engine.title} {release} ({build})", f"no lock file {name}.txt exists", remedy
     )

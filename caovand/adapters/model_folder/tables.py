@@ -58,6 +58,6 @@ def unreadable_problem(what: str, folder: Path, more: int = 0) -> ModelProblem:
     others = f" and {more} more files" if more else ""
     return ModelProblem(
         f"read {what}{others}",
-        "this user may not read it",
+        "this user cannot read it",
         f"run `chmod -R a+rX {folder}` and let others enter the folders above it",
     )

@@ -157,7 +157,7 @@ class HeadLink(_Link):
         except CannotBind as problem:
             raise ProblemError(cannot, str(problem), "restart caovan") from None
         except OSError as problem:
-            remedy = "correct [cluster] head; it is an address of this machine"
+            remedy = "correct [cluster] head, which must be an address of this machine"
             raise ProblemError(cannot, str(problem.strerror), remedy) from None
         self._known: dict[str, None] = {}
         self._followers: dict[bytes | str, Encrypted] = {}

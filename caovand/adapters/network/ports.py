@@ -122,7 +122,9 @@ def process_with_socket(pids: Sequence[int], inode: int) -> int | None:
     try:
         return engine_user.as_engine(first_with, list(pids), f"socket:[{inode}]")
     except OSError as problem:
-        raise limits.NoAnswer(f"cannot read which process has a socket: {problem}") from problem
+        raise limits.NoAnswer(
+            f"cannot determine which process owns a socket: {problem}"
+        ) from problem
 
 
 def first_with(pids: Iterable[int], file: str) -> int | None:

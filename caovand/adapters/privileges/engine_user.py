@@ -148,7 +148,7 @@ class _Own:
     """The engine's user of this process, or why there is none."""
 
     user: EngineUser | None = None
-    why_none: str = "this is not a daemon"
+    why_none: str = "this process is not the daemon"
 
 
 _own = _Own()
@@ -211,7 +211,7 @@ def _start_spawner(name: str) -> EngineUser:
     try:
         account = pwd.getpwnam(name)
     except KeyError:
-        raise _Alone(f"there is no user {name}") from None
+        raise _Alone(f"the user {name} does not exist") from None
     needed = spawner.SETUID_AND_SETGID
     if capabilities.read_set("CapPrm") & needed != needed:
         raise _Alone("the daemon lacks the capabilities CAP_SETUID and CAP_SETGID")

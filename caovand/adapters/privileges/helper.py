@@ -60,7 +60,7 @@ class Helper:
         try:
             answer: dict[str, Any] = dict(json.loads(data))
         except (ValueError, TypeError, RecursionError):
-            answer = {"error": "it ended without an answer"}
+            answer = {"error": "it exited without an answer"}
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
         if "error" in answer:

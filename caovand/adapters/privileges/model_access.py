@@ -33,7 +33,7 @@ READ_SUFFIXES = (
 """Suffixes of the files in a model's folder that engines read."""
 ACL = "system.posix_acl_access"
 ENTER, LIST, OPEN = "enter", "list", "read"
-NOT_WRITABLE, READ_ONLY = "write to", "write to, since it is read-only for the service,"
+NOT_WRITABLE, READ_ONLY = "write to", "write to, because it is read-only for the service,"
 
 
 def check(card: ModelCard, env: Mapping[str, str]) -> None:
@@ -55,7 +55,7 @@ def check(card: ModelCard, env: Mapping[str, str]) -> None:
         barrier = as_engine(asks, str(place))
     if barrier:
         denied, verb = barrier
-        fact = f"engines run as {user.name}, who may not {verb} {denied}"
+        fact = f"engines run as {user.name}, who cannot {verb} {denied}"
         raise ModelProblem(what, fact, remedy(user.name, place, denied, verb))
 
 
@@ -80,7 +80,7 @@ def remedy(user: str, place: Path, denied: str, verb: str) -> str:
         acl, mode, path = f"setfacl -m u:{user}:x", "chmod o+x", quote(denied)
     else:
         acl, mode, path = f"setfacl -R -m u:{user}:rX", "chmod -R o+rX", quote(str(place))
-    return f"run `sudo {acl} {path}`, or allow everybody: `sudo {mode} {path}`"
+    return f"run `sudo {acl} {path}`, or allow every user: `sudo {mode} {path}`"
 
 
 def _group(place: str, bit: int) -> str:

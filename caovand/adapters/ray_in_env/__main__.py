@@ -217,7 +217,7 @@ def run(
     ended = wait_for_first(running, printed)
     if ended is not ray:
         return ended.status or 0
-    say(f"RayNodeError: Ray on this node ended (exit status {ray.status})")
+    say(f"RayNodeError: Ray on this node exited (exit status {ray.status})")
     return 1
 
 

@@ -33,13 +33,13 @@ def parser(kind: ServerKind, description: str | None) -> argparse.ArgumentParser
     made = argparse.ArgumentParser(prog=f"python -m caovand.{kind.name}", description=description)
     made.add_argument("--listen", required=True, metavar="ADDRESS:PORT")
     made.add_argument(
-        "--listener", required=True, type=int, metavar="FD", help="the daemon's socket that listens"
+        "--listener", required=True, type=int, metavar="FD", help="the daemon's listening socket"
     )
     made.add_argument(
         "--socket", required=True, type=Path, help=f"the daemon's socket `{kind.name}`"
     )
     made.add_argument(
-        "--parent", type=int, help="the daemon's pid: this process ends when the daemon does"
+        "--parent", type=int, help="the daemon's pid: this process exits when the daemon does"
     )
     return made
 

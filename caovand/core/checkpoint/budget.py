@@ -46,7 +46,7 @@ class Budget:
         """Count one more file; raises TooLarge."""
         self.parts_left -= 1
         if self.parts_left < 0:
-            raise TooLarge(f"it is one of more than {MAX_PARTS} files")
+            raise TooLarge(f"the model has more than {MAX_PARTS} files")
         self.spend()
 
     def spend(self, *, size_bytes: int = 0, values: int = 0) -> None:
@@ -101,8 +101,8 @@ def _check_depth(content: Any) -> None:
 
 
 def _excess(limit: str) -> TooLarge:
-    return TooLarge(f"it exceeds the {limit} that all headers and tables of a model may take")
+    return TooLarge(f"it exceeds the limit for all headers and tables of a model, {limit}")
 
 
 def _too_deep() -> TooLarge:
-    return TooLarge(f"it is nested more than {MAX_DEPTH} levels deep")
+    return TooLarge(f"its nesting is more than {MAX_DEPTH} levels deep")

@@ -90,12 +90,12 @@ def parse(read: Callable[[int], bytes], size: int, budget: Budget) -> GgufFile:
         raise BadGguf(
             "it is a Git LFS pointer, not the file itself"
             if is_pointer
-            else "it does not begin as a GGUF file must"
+            else "it does not start with the GGUF magic number"
         )
     version = source.number(4)
     if version not in (2, 3):
         swapped = version & 0xFFFF == 0 and version != 0
-        what = "it is big-endian" if swapped else f"it has version {version} of the format"
+        what = "it is big-endian" if swapped else f"its format is version {version}"
         raise BadGguf(f"{what}; caovan reads versions 2 and 3, little-endian")
     tensors, keys = source.number(10), source.number(10)
     if keys > MAX_KEYS or tensors > MAX_TENSORS:
@@ -104,7 +104,7 @@ def parse(read: Callable[[int], bytes], size: int, budget: Budget) -> GgufFile:
     for _ in range(keys):
         key = source.text(MAX_NAME)
         if key in values:
-            raise BadGguf(f"its header has {_quote(key)} twice")
+            raise BadGguf(f"its header sets {_quote(key)} twice")
         values[key] = source.value(source.number(4))
     return GgufFile(version, values, _tensors(source, tensors, values), size)
 
@@ -119,7 +119,7 @@ def _tensors(source: _Source, count: int, values: Mapping[str, Any]) -> tuple[Gg
     for _ in range(count):
         name = source.text(MAX_TENSOR)
         if name in tensors:
-            raise BadGguf(f"its header has tensor {_quote(name)} twice")
+            raise BadGguf(f"its header lists tensor {_quote(name)} twice")
         dimensions = source.number(4)
         if dimensions > MAX_DIMENSIONS:
             raise BadGguf(f"tensor {_quote(name)} has {dimensions} dimensions")
@@ -159,7 +159,7 @@ def _pad(size: int, alignment: int) -> int:
 
 def _tensor(name: str, shape: tuple[int, ...], kind: int) -> GgufTensor:
     if kind not in TYPES:
-        raise BadGguf(f"tensor {_quote(name)} has the unknown type {kind}")
+        raise BadGguf(f"tensor {_quote(name)} has unknown type {kind}")
     dtype, block, block_size = TYPES[kind]
     elements = prod(shape)
     row = shape[0] if shape else 1
@@ -218,7 +218,7 @@ class _Source:
         """Read a text of at most `max_bytes` bytes."""
         length = self.number(10)
         if length > max_bytes:
-            raise BadGguf(f"its header has a text of {length} bytes where {max_bytes} are expected")
+            raise BadGguf(f"its header has a string of {length} bytes, more than {max_bytes}")
         self.budget.spend(values=1 + length // TEXT_BYTES)
         return self.take(length).decode("utf-8", "replace")
 
@@ -229,7 +229,7 @@ class _Source:
         if kind == _ARRAY:
             return self._array()
         if kind not in _FORMATS:
-            raise BadGguf(f"its header has a value of the unknown type {kind}")
+            raise BadGguf(f"its header has a value of unknown type {kind}")
         return struct.unpack("<" + _FORMATS[kind], self.take(_SIZES[kind]))[0]
 
     def _array(self) -> tuple[Any, ...] | ArrayLength:
@@ -242,7 +242,7 @@ class _Source:
                 self._skip(self.number(10))
             return ArrayLength(count)
         if kind not in _FORMATS:
-            raise BadGguf(f"its header has an array of the type {kind}")
+            raise BadGguf(f"its header has an array of type {kind}")
         if count > MAX_KEPT:
             self._skip(count * _SIZES[kind])
             return ArrayLength(count)

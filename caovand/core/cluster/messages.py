@@ -152,7 +152,7 @@ def load(frame: bytes, reader: PartReader[T]) -> T:
     except (ValueError, RecursionError):
         raise BadDocument("", "is not JSON") from None
     if not isinstance(document, dict) or document.pop("v", None) != VERSION:
-        raise BadDocument("", f"is not of version {VERSION}: nodes must have the same caovan")
+        raise BadDocument("", f"does not have version {VERSION}: nodes must run the same caovan")
     return reader(document, "")
 
 

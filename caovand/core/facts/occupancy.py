@@ -37,7 +37,7 @@ class CardUser(NamedTuple):
     card: int
 
     def __str__(self) -> str:
-        return f"{self.name} (pid {self.pid}) has taken {self.mib} MiB of GPU {self.card}"
+        return f"{self.name} (pid {self.pid}) has allocated {self.mib} MiB of GPU {self.card}"
 
 
 def host_reserve_mib(total_mib: int) -> int:

@@ -43,10 +43,10 @@ class Why(Enum):
     QUEUE_FULL = "queue full"
     KEY_FULL = "key full"
     BYTES_FULL = "bytes full"
-    ENGINE_ENDED = "the engine ended"
+    ENGINE_ENDED = "the engine exited"
     KILLER = "killer"
     LOST = "the engine closed the connection"
-    CLOSING = "the gateway ends"
+    CLOSING = "the gateway is stopping"
 
 
 @dataclass(frozen=True, kw_only=True)

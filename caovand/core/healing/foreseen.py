@@ -103,8 +103,8 @@ def _note_shortened(plan: Plan, asked: int, setting: str, advice: tuple[str, ...
     that."""
     context = plan.value(setting)
     reason = (
-        f"[model] max_model_len = {asked} does not fit; this is the longest that does, with a"
-        " margin for the forecast's error"
+        f"[model] max_model_len = {asked} does not fit; this is the longest that fits, with a "
+        "margin for the forecast's error"
     )
     text = f"[model] max_model_len = {asked} does not fit"
     others = [remedy for remedy in advice if not remedy.startswith(setting)][:2]
@@ -119,4 +119,4 @@ def _mark_lowered(plan: Plan) -> Plan:
 
 
 def _as_asked(warning: str) -> str:
-    return f"as asked for, {warning}" if warning.startswith("it does not fit") else warning
+    return f"as requested, {warning}" if warning.startswith("it does not fit") else warning

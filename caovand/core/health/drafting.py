@@ -55,7 +55,7 @@ class Drafting:
             return ""
         return (
             f"{median(self.fallen):.1%} of the drafts were accepted in {len(self.fallen)} "
-            f"intervals, usually {median(self.shares):.0%}"
+            f"intervals, compared with {median(self.shares):.0%} usually"
         )
 
     @property

@@ -96,7 +96,7 @@ def unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) -> Transit
 
 def recycling_overdue(s: Snapshot, event: TimePassed, rules: LifecycleRules) -> TransitionResult:
     """The last resort if ending a child produced no result at all."""
-    text = "cannot end the engine: no answer within the deadline; look for its processes"
+    text = "cannot stop the engine: no answer within the deadline; check for its processes"
     return _hold_unended(s, event.at, Finding("unknown", text), rules)
 
 
@@ -170,7 +170,7 @@ def stopped_unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) ->
 def stopping_overdue(s: Snapshot, event: TimePassed, rules: LifecycleRules) -> TransitionResult:
     """Stop despite remaining processes; the next daemon ends them."""
     return _stop_with(
-        s, event.at, "the engine did not end within its deadline; look for its processes"
+        s, event.at, "the engine did not stop within its deadline; check for its processes"
     )
 
 

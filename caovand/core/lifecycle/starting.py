@@ -100,8 +100,8 @@ def wait_for_inspection(s: Snapshot, event: TimePassed, rules: LifecycleRules) -
     counts."""
     doing = f" ({s.detail})" if s.detail else "; check for a hung disk or driver"
     text = (
-        "cannot plan: the inspection of engine, model and host has not finished after"
-        f" {event.at - s.since:.0f} s{doing}"
+        "cannot plan: inspecting the engine, the model and the host has not finished after "
+        f"{event.at - s.since:.0f} s{doing}"
     )
     finding = Finding("start-stall", text, s.phase)
     deadline = event.at + max(INSPECT_S, rules.watch.recheck_s)

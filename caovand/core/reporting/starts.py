@@ -123,7 +123,9 @@ def start_text(start: CompletedStart, before: CompletedStart | None) -> str:
     text = f"the start took {duration_text(start.seconds, start.phases)}"
     if before is None:
         return text
-    which = "the one before" if before.plan == start.plan else "the one before, of another plan,"
+    which = (
+        "the previous one" if before.plan == start.plan else "the previous one, with another plan,"
+    )
     return f"{text}; {which} took {duration_text(before.seconds, before.phases)}"
 
 

@@ -173,8 +173,8 @@ class BenchRun:
         cause = f": {failure['failure']}: {failure['text']}" if failure else ""
         return CommandError(
             Exit.FAILED,
-            f"cannot continue: the engine ended or was restarted{cause}",
-            "see `caovanctl events`, then run it again once `caovanctl wait` returns",
+            f"cannot continue: the engine exited or was restarted{cause}",
+            "see `caovanctl events`, then run this again once `caovanctl wait` returns",
         )
 
     def _explain_failure(self, problem: Unanswered) -> CommandError:
@@ -183,8 +183,8 @@ class BenchRun:
             return CommandError(
                 Exit.FAILED,
                 f"cannot bench: the engine refused the API key (HTTP {problem.status})",
-                "run it as a user who may read the daemon's configuration, or name the key's file"
-                " with --api-key-file",
+                "run this as a user who can read the daemon's configuration, or name the key "
+                "file with --api-key-file",
             )
         if isinstance(problem, BadStatus) and problem.status in TOO_LONG:
             return CommandError(

@@ -68,7 +68,7 @@ class Requester:
         read = count_in(document, "usage", "prompt_tokens")
         made = count_in(document, "usage", "completion_tokens")
         if read is None or not made:
-            raise Unanswered("an answer without its tokens and their number")
+            raise Unanswered("an answer without its tokens or their count")
         return SoakReply(*choice(document), read, made, None)
 
     def greedy(self, prompt: str) -> GreedyAnswer:
@@ -99,7 +99,7 @@ class Requester:
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
-            raise Unanswered("an answer that is not a JSON object")
+            raise Unanswered("the answer is not a JSON object")
         return document
 
 

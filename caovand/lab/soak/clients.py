@@ -135,7 +135,7 @@ class SoakClients:
             more = {**constrained(SCHEMA), "ignore_eos": False}
             reply = self._ask(todo, prompt, **more)
             if reply.finish == "stop" and not _of_schema(reply.text):
-                self._ledger.wrong("not the JSON asked for", repr(reply.text[:TURN_CHARS]))
+                self._ledger.wrong("not the requested JSON", repr(reply.text[:TURN_CHARS]))
         else:
             reply = self._ask(todo, prompt)
             if todo.kind is TaskKind.SHORT and reply.answered is not None:

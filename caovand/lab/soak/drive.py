@@ -86,7 +86,7 @@ class Soak:
 
     def run(self) -> SoakRecord:
         """Learn the reference answers, then soak. Raises the errors of the first requests."""
-        self._screen.say("taking the known answers while nothing else is asked")
+        self._screen.say("recording the reference answers while the engine is otherwise idle")
         order = self._order
         self._clients = SoakClients(self._asking, self._limits(), order.seed, self._ledger)
         self._learn()

@@ -311,7 +311,7 @@ def test_a_file_that_others_can_replace_is_not_changed(box: Box) -> None:
     before = box.config.read_bytes()
     said = box("leave")
     assert said.code == Exit.FAILED
-    assert "can be changed by everybody" in said.err
+    assert "can be changed by every user" in said.err
     assert box.config.read_bytes() == before
 
 

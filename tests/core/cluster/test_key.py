@@ -53,8 +53,8 @@ def test_a_key_that_lost_or_gained_characters_is_refused(
 @pytest.mark.parametrize(
     ("text", "fact"),
     [
-        ("", "the file has no key in it"),
-        ("# only words\n", "the file has no key in it"),
+        ("", "the file contains no key"),
+        ("# only words\n", "the file contains no key"),
         (f"{FORMAT} {DIGITS}\n{FORMAT} {DIGITS}", "the file has 2 lines"),
         (f"caovan-cluster-2 {DIGITS}", "it is of the format caovan-cluster-2"),
         (DIGITS, f'its line does not begin with "{FORMAT} "'),

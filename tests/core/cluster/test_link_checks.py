@@ -67,8 +67,8 @@ def test_what_is_known_of_a_good_link_is_named() -> None:
         (
             "nftables",
             "; nftables is on there",
-            "add `ip saddr 10.0.0.1 accept` to the chain of input in /etc/nftables.conf, then: sudo"
-            " systemctl reload nftables",
+            "add `ip saddr 10.0.0.1 accept` to the input chain in /etc/nftables.conf, then: "
+            "sudo systemctl reload nftables",
         ),
         (
             "",
@@ -103,8 +103,8 @@ def test_a_head_that_cannot_be_reached_opens_for_the_address_that_comes() -> Non
         ),
         (
             "nftables",
-            "add `ip saddr 10.0.0.2 accept` and `ip saddr 192.168.9.2 accept` to the chain of input"
-            " in /etc/nftables.conf, then: sudo systemctl reload nftables",
+            "add `ip saddr 10.0.0.2 accept` and `ip saddr 192.168.9.2 accept` to the input "
+            "chain in /etc/nftables.conf, then: sudo systemctl reload nftables",
         ),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_head_that_is_joined_at_another_address_than_it_names() -> None:
         " container with a network of its own"
     )
     assert only.remedy == (
-        f"on head1: set [cluster] head to an address that every worker reaches; {CONTAINER}"
+        f"on head1: set [cluster] head to an address that every worker can reach; {CONTAINER}"
     )
 
 

@@ -85,7 +85,7 @@ def test_a_device_on_one_node_only_is_named_on_the_other() -> None:
 
 def test_devices_that_do_not_understand_each_other() -> None:
     (only,) = found({"rdma": FABRIC}, {"rdma": ROCE})
-    assert only.remedy == "connect all nodes by the same one"
+    assert only.remedy == "connect all nodes with the same one"
 
 
 @pytest.mark.parametrize("mib", [8, 1023])

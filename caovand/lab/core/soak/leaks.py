@@ -67,7 +67,7 @@ def _check(figure: WatchedFigure, points: Sequence[trends.TrendPoint], known: bo
         )
         if points[-1][0] - points[0][0] >= MIN_JUDGED_S:
             return SoakCheck(figure.label, Outcome.FAILED, text)
-        short = f"; {MIN_JUDGED_S / 60:.0f} minutes after the warm-up would tell whether it leaks"
+        short = f"; judging a leak takes {MIN_JUDGED_S / 60:.0f} minutes after the warm-up"
         return SoakCheck(figure.label, Outcome.NOTED, text + short)
     return SoakCheck(
         figure.label, Outcome.PASSED, f"{low:,.0f} to {high:,.0f}{unit}, no steady growth"
