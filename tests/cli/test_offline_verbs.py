@@ -443,7 +443,9 @@ def test_a_machine_with_nothing_wrong_passes_every_check() -> None:
 
 def test_right_sums_over_the_cards_pass() -> None:
     found = checkup(replace(GOOD, all_reduce=AllReduceResult("right", 1.0)))
-    assert "sums over the plan's cards were right when they were checked" in {f.text for f in found}
+    assert "all-reduce over the plan's cards were right when they were checked" in {
+        f.text for f in found
+    }
     assert {finding.verdict for finding in found} == {"PASS"}
 
 
@@ -453,7 +455,7 @@ def test_the_doctor_tells_the_depth_and_the_share_that_would_be_planned() -> Non
     (told,) = [finding.text for finding in checkup(facts) if finding.group == "plan"]
     share = found.value("gpu_memory_utilization")
     assert told.startswith(f"MTP drafts 3 tokens, and gpu_memory_utilization is {share};")
-    for depth, words in ((1, "MTP drafts 1 token,"), (0, "nothing is drafted (MTP 0)")):
+    for depth, words in ((1, "MTP drafts 1 token,"), (0, "drafting is off (MTP 0)")):
         (told,) = [one.text for one in checkup(replace(facts, mtp=depth)) if one.group == "plan"]
         assert told.startswith(words)
 
@@ -688,7 +690,7 @@ def test_serve_reads_the_keys_of_a_config_file_before_what_is_typed(
     [
         (["/m", "--config"], "files that end in .yaml or .yml only"),
         (["/m", "--config", "c.json"], "files that end in .yaml or .yml only"),
-        (["/m", "--config", "a.yml", "--config", "b.yml"], "vLLM reads one file"),
+        (["/m", "--config", "a.yml", "--config", "b.yml"], "vLLM reads only one file"),
         (["/m", "--config", "list.yml"], "it has no keys"),
         (["/m", "--config", "absent.yml"], "cannot read absent.yml: No such file"),
     ],

@@ -156,7 +156,7 @@ def test_verbatim_flags_win_and_are_not_forecast() -> None:
     own = '{"method":"eagle3","model":"/srv/eagle","num_speculative_tokens":2}'
     made = planned(DENSE, engine={"extra_args": ["--speculative-config", own]})
     reason = forecast(made, inventory(DENSE, H200, NEW)).reason
-    assert "the draft model takes additional memory" in reason
+    assert "the draft model needs additional memory" in reason
 
 
 def test_short_memory_costs_the_drafter_before_the_context() -> None:

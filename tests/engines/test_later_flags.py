@@ -69,7 +69,7 @@ def test_an_engine_without_the_flag_logs_every_poll() -> None:
 
 @pytest.mark.parametrize("value", ["-1", "often", "1.5"])
 def test_an_interval_that_is_none_is_refused(value: str) -> None:
-    with pytest.raises(Unplannable, match="no number of seconds"):
+    with pytest.raises(Unplannable, match="not a number of seconds"):
         planned(NEW, engine={"extra_args": ["--sse-keep-alive-interval", value]})
 
 

@@ -98,7 +98,7 @@ def test_a_worker_cannot_deal_the_layers_otherwise() -> None:
 def test_a_worker_has_no_forecast_of_what_others_hold() -> None:
     memory = forecast(over(2), inventory())
     assert memory.fits is None
-    assert "the cards of the other machines are not known here" in memory.reason
+    assert "the other machines' cards are not known here" in memory.reason
 
 
 def test_only_as_many_cards_of_a_node_count_as_it_has_ranks() -> None:

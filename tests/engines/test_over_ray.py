@@ -34,7 +34,7 @@ def spread_over(machine: Inventory, **sections: object) -> Plan:
         ("mp", CPU, ""),
         ("mp", CUDA, ""),
         ("ray", WITH_RAY, ""),
-        ("ray", replace(CPU, ray="2.60.0"), "vLLM refuses Ray on CPU"),
+        ("ray", replace(CPU, ray="2.60.0"), "vLLM does not support Ray on CPUs"),
         ("ray", replace(WITH_RAY, version="0.20.2"), "from 0.21 on, and this is 0.20.2"),
         (
             "ray",

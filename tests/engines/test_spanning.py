@@ -47,12 +47,12 @@ def test_the_link_decides_and_the_reason_has_the_figures() -> None:
     slow, why = compare_tensor_parallel(WORK, SLOW, SPEEDS)
     assert not slow
     assert why == (
-        "over this link (1.25 GB/s, 0.2 ms there and back) a token takes 50.2 ms with tensor"
-        " parallel, 40.2 ms of them on the link, and 20.3 ms in stages (modelled)"
+        "over this link (1.25 GB/s, 0.2 ms round trip) a token takes 50.2 ms with tensor "
+        "parallel, 40.2 ms of them on the link, and 20.3 ms in stages (modelled)"
     )
     assert compare_tensor_parallel(WORK, FAST, SPEEDS)[0]
     _, of_tcp = compare_tensor_parallel(WORK, replace(SLOW, rdma=True), SPEEDS)
-    assert of_tcp == (f"{why}; that is TCP over their interfaces, and NCCL uses InfiniBand or RoCE")
+    assert of_tcp == (f"{why}; that is TCP over their interfaces, but NCCL uses InfiniBand or RoCE")
 
 
 def test_sums_of_many_users_take_the_link_longer_and_stages_share_them() -> None:

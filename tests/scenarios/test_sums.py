@@ -47,9 +47,9 @@ def test_no_engine_starts_over_cards_that_sum_wrongly_until_a_rung_makes_them_ri
         told = one.ctl("doctor", *cards)
         assert told.stdout, told.stderr
         checks = json.loads(told.stdout)["checks"]
-        assert [c["verdict"] for c in checks if "sums over the plan's cards" in c["text"]] == [
-            "WARN"
-        ]
+        assert [
+            c["verdict"] for c in checks if "all-reduce over the plan's cards" in c["text"]
+        ] == ["WARN"]
         assert one.stop() == 0
         one.start()
         one.until_state("SERVING")

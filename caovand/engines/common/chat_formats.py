@@ -217,7 +217,7 @@ def choose(
         return _policy(None, f"{mention} {'tools' if part is TOOL_CALLS else 'thinking'}")
     chat_format = part.format_of(model)
     if chat_format is None:
-        kind = f"the format of {part.title} of models of type {model.model_type}"
+        kind = f"the {part.title} format of models of type {model.model_type}"
         return _policy(None, f"{kind} is unknown; set one of {engine}'s in [server] {part.setting}")
     usable = (name for name in parsers.get(chat_format.name, ()) if not known or name in known)
     of_type = f"models of type {model.model_type} have"
@@ -226,7 +226,7 @@ def choose(
     if name := next(usable, None):
         return _policy(name, evidence)
     remedy = f'set [server] {part.setting} = "none"'
-    return _policy(None, f"{evidence}, and {engine} has no parser for it; {remedy}")
+    return _policy(None, f"{evidence}, but {engine} has no parser for it; {remedy}")
 
 
 def _policy(value: str | None, reason: str) -> Setting:
@@ -242,4 +242,4 @@ def unparsed_warnings(model: ModelCard, settings: Mapping[str, Setting]) -> Iter
         if part.mentioned(model.chat_template or "") and (
             part is TOOL_CALLS or part.format_of(model)
         ):
-            yield f"{part.title} stay in the text of answers: {setting.reason}"
+            yield f"{part.title} stay in the answers' text: {setting.reason}"

@@ -12,7 +12,9 @@ from caovand.core.config.schema import Config
 from caovand.core.problem import Problem
 
 HIDDEN = "***"
-STRAY = Problem("pass a word of [engine] extra_args", "it belongs to no option", "remove it")
+STRAY = Problem(
+    "pass a word of [engine] extra_args", "it does not belong to any option", "remove it"
+)
 
 
 @dataclass(frozen=True)

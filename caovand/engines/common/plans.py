@@ -25,8 +25,8 @@ def choose_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     gpus = tuple(gpu for gpu in inventory.gpus if listed is None or gpu.index in listed)
     if listed is not None and (missing := set(listed) - {gpu.index for gpu in gpus}):
         raise Unplannable(
-            f"cannot use GPU {min(missing)} of [engine] gpus: there is no such card;"
-            " `nvidia-smi -L` lists them",
+            f"cannot use GPU {min(missing)} of [engine] gpus: no such card exists; `nvidia-smi "
+            "-L` lists them",
             "gpu-absent",
         )
     return gpus
@@ -38,8 +38,8 @@ def refuse_other_tasks(model: ModelCard, title: str) -> None:
         return
     remedy = "llamacpp" if model.gguf else "vllm"
     raise Unplannable(
-        f"cannot serve model {model.path} with {title}: its task is {TITLES[model.task]}, and"
-        f' caovan plans {title} for generated text only; set [engine] kind = "{remedy}"'
+        f"cannot serve model {model.path} with {title}: its task is {TITLES[model.task]}, but "
+        f'caovan plans {title} only for generated text; set [engine] kind = "{remedy}"'
     )
 
 
@@ -127,7 +127,7 @@ def idle_keys(
     """
     for section in ("policy", "server", "model"):
         for key in fields(getattr(config, section)):
-            reason = reasons.get(key.name, "it has no such setting")
+            reason = reasons.get(key.name, "that engine has no such setting")
             auto = key.default is None and key.name not in DAEMON_KEYS
             idle = key.name in reasons or (auto and key.name not in used)
             value = getattr(getattr(config, section), key.name)

@@ -146,7 +146,7 @@ def test_what_a_small_card_cannot_hold_stays_in_host_memory() -> None:
     assert 0 < found.value("gpu_layers") < 20
     assert forecast(found, inventory).fits
     assert (found.value("max_model_len"), found.value("unified")) == (32768, True)
-    assert "as many as the cards hold" in found.settings["gpu_layers"].reason
+    assert "as many as fit on the cards" in found.settings["gpu_layers"].reason
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def choose_slots(config: Config, sizer: LoadSizer) -> Setting:
     """The number of requests at once: the configured one, else the workload's."""
     if config.policy.max_num_seqs is not None:
         return Setting(config.policy.max_num_seqs, "user", "[policy] max_num_seqs")
-    reason = f"requests at once for workload {config.policy.workload}; each has the whole context"
+    reason = f"requests at once for workload {config.policy.workload}; each gets the full context"
     return Setting(usual_slots(sizer), "policy", reason)
 
 
@@ -55,9 +55,11 @@ def slots_of(sized: PlacedLoad, preferred: Setting) -> Setting:
     if slots == preferred.value:
         return preferred
     if slots > preferred.value:
-        reason = "as many requests as memory has room for; each has the whole context"
+        reason = "as many requests as memory has room for; each gets the full context"
     else:
-        reason = f"more requests would push {layers} off the cards, or leave each a short context"
+        reason = (
+            f"more requests would push {layers} off the cards or leave each request a short context"
+        )
     return Setting(slots, "policy", reason)
 
 
@@ -84,5 +86,5 @@ def why_context(sizer: LoadSizer, sized: PlacedLoad, workload: str, free_memory:
     if sizer.gpus:
         return f"enough for workload {workload}; a longer one would push layers off the cards"
     if context == sizer.longest_on_host(sizer.workload.sufficient_context):
-        return "the CPU takes many minutes to read a longer prompt"
+        return "the CPU needs many minutes to read a longer prompt"
     return f"the longest that fits {sizer.host.available_mib} MiB: {free_memory}"

@@ -75,9 +75,7 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     share = plan.value("gpu_memory_utilization")
     if model.gguf is None or not count(plan.value(CONTEXT)):
         return unknown(
-            "llama-server chooses the context itself"
-            if model.gguf
-            else "the model is not in GGUF files"
+            "llama-server chooses the context" if model.gguf else "the model is not in GGUF files"
         )
     gpus = gpus_of(plan, inventory)
     share = share if isinstance(share, (int, float)) else None

@@ -68,5 +68,5 @@ RUNGS = (
     Rung("overhead", "leave more memory of each card free, so that fewer layers go there",
          "gpu_memory_utilization", (OVERHEAD,), _raise_overhead),
     Rung("flash-off", "compute attention step by step", "", (FLASH, CACHE_TYPE), _flash_off),
-    Rung("processor", "use no card", "", (CARDS,), _use_cpu),
+    Rung("processor", "run on the CPU", "", (CARDS,), _use_cpu),
 )  # fmt: skip

@@ -43,11 +43,16 @@ def _gdn_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
         text = f"the kernels cannot be loaded: {engine.library_problem}"
         yield CheckResult(PLUGIN, "FAIL", text, WITH_LIBRARY)
     elif engine.gdn_interface.startswith("fail"):
-        text = f"the GDN interface of vLLM {engine.version} is unknown ({engine.gdn_interface[6:]})"
+        text = (
+            f"the GDN interface of vLLM {engine.version} is not supported "
+            f"({engine.gdn_interface[6:]})"
+        )
         yield CheckResult(PLUGIN, "WARN", f"{text}: vLLM uses its own kernels", fix)
     elif engine.gdn_interface:
         replaced = ", ".join(name.rpartition(".")[2] for name in engine.operators)
-        yield CheckResult(PLUGIN, "PASS", f"the GDN interface is known: {replaced} are replaced")
+        yield CheckResult(
+            PLUGIN, "PASS", f"the GDN interface is supported: {replaced} are replaced"
+        )
 
 
 def _attention_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -58,11 +63,11 @@ def _attention_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if not engine.attention or engine.release < releases.CACHES_PER_TOKEN_HEAD:
         return
     if engine.attention == "pass":
-        text = "the caches of Triton's attention are known: decoding is caovan's"
+        text = "Triton attention's cache layout is supported: caovan's kernels decode"
         yield CheckResult(PLUGIN, "PASS", text)
     else:
-        text = f"vLLM {engine.version} fills the caches of Triton's attention differently"
-        text = f"{text} ({engine.attention[6:]}): it decodes with its own kernels"
+        text = f"vLLM {engine.version} lays out Triton attention's caches differently"
+        text = f"{text} ({engine.attention[6:]}): vLLM decodes with its own kernels"
         yield CheckResult(PLUGIN, "WARN", text, "sudo caovanctl engine install 0.33.0")
 
 
@@ -88,10 +93,15 @@ def _state_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if engine.plugin and not engine.states:
         return  # the plugin could not be probed
     if engine.plugin and engine.states == "pass":
-        text = f"its fixes fit vLLM {engine.version}: drafts and a prefix cache together are safe"
+        text = (
+            f"its fixes match vLLM {engine.version}: drafts together with a prefix cache are safe"
+        )
         yield CheckResult(PLUGIN, "PASS", text)
         return
-    text = f"no prefix cache while drafting: it would corrupt vLLM {engine.version}'s answers"
+    text = (
+        f"no prefix cache while drafting: the two together would corrupt vLLM {engine.version}'s "
+        "answers"
+    )
     if engine.plugin:
         reason, remedy = engine.states.removeprefix("fail: "), WITHOUT_FIXES
     else:

@@ -84,8 +84,8 @@ def step_cost(offload_gib: float, model: ModelCard, gpus: Sequence[Gpu], tokens:
     read = read_of_offloaded(model, tokens)
     of_them = "" if read > 0.99 else f", of which it reads {read:.0%},"
     return (
-        f"each step waits about {shown} s for {offload_gib:g} GiB a card{of_them} over PCIe"
-        f" {generation}.0 x{lanes} ({rate:.0f} GB/s)"
+        f"each step waits about {shown} s for {offload_gib:g} GiB per card{of_them} over PCIe "
+        f"{generation}.0 x{lanes} ({rate:.0f} GB/s)"
     )
 
 
