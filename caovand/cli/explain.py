@@ -1,5 +1,6 @@
-"""`caovanctl explain LOGFILE`: show what went wrong according to a log, and what to do; needs no
-daemon."""
+"""`caovanctl explain LOGFILE`: show what went wrong according to a log, and what to do, without a
+daemon.
+"""
 
 from __future__ import annotations
 

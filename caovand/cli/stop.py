@@ -11,7 +11,7 @@ from caovand.cli.common.errors import CommandError, Exit
 
 
 def run(args: argparse.Namespace) -> int:
-    """Succeed once the engine and all its processes have ended."""
+    """Succeed once the engine and all its processes have exited."""
     with connect(args) as client:
         answer = client.ask("stop")
         if args.no_wait:

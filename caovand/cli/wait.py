@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(answer))
     if answer["state"] == "SERVING" or (args.settled and answer["reached"]):
         return Exit.DONE
-    # Nothing leaves FAILED by itself, so there was no waiting.
+    # FAILED is final until someone acts, so there was no waiting.
     waited = "" if answer["state"] == "FAILED" else f" after {args.timeout:.0f} s"
     raise CommandError(
         Exit.NOT_SERVING,

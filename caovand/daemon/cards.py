@@ -149,7 +149,9 @@ class Cards:
 async def wait_for_freed_memory(
     before: Sequence[Gpu], dead: Collection[int], hurry: Callable[[], bool]
 ) -> str:
-    """Wait until the memory of ended processes is free. Return what was not freed, in words."""
+    """Wait until the memory of exited processes is free. Return a description of what was not
+    freed.
+    """
     clock = asyncio.get_running_loop().time
     begun = moved = clock()
     last: tuple[int, ...] = ()

@@ -1,8 +1,8 @@
-"""Supervise the process of the page or the gateway, and restart it when it ends.
+"""Supervise the process of the page or the gateway, and restart it when it exits.
 
 Nothing waits for it, and its problems never affect the engine. The daemon owns the listening
-socket, so clients that arrive during a restart wait; systemd keeps the socket even across the
-daemon's own end.
+socket, so clients that arrive during a restart wait; systemd keeps the socket open even while the
+daemon restarts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from caovand.core.lifecycle.backoff import delay
 
 STABLE_S = 60.0
 CONFINED_TO_NOTHING = Confinement((), (), ())
-"""It writes nothing, and reads what its user may read."""
+"""The process writes no files, and reads what its user can read."""
 REMEDY = "caovand restarts it"
 
 StartServer = Callable[..., ServerProcess]

@@ -33,7 +33,7 @@ class Serving:
     """The serving engine: its plan and generation.
 
     `replanning` means that another plan is being made, `stable` that its failures are forgotten.
-    `probed_at` is when caovan's own test completion last ended.
+    `probed_at` is when caovan's last test completion finished.
     """
 
     plan: Plan
@@ -48,7 +48,7 @@ def serving_of(snapshot: Snapshot, probed_at: float | None) -> Serving | None:
     if snapshot.state is not State.SERVING or snapshot.plan is None or probed_at is None:
         return None
     if snapshot.refusal is not None:
-        return None  # planning again would give what was refused
+        return None  # planning again would yield the refused plan
     return Serving(
         plan=snapshot.plan,
         generation=snapshot.generation,
@@ -85,7 +85,7 @@ class DraftTuner:
         self._text = ""
         self._shown: tuple[int, int] | None = None
 
-    # -- what others ask --------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     def depth_for(self, plan: Plan) -> int | None:
         """The depth to plan with; None leaves it to the policy. Callable from any thread."""
@@ -113,7 +113,7 @@ class DraftTuner:
             return None
         return {**(self._found.describe() if self._found else {}), "text": self._text}
 
-    # -- what it does every few seconds -----------------------------------------------------
+    # -- every few seconds -------------------------------------------------------------------
 
     def poll(self, serving: Serving | None, track: Track) -> bool:
         """Process the counters since the last poll; return True to make a new plan."""

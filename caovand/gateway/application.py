@@ -44,7 +44,7 @@ PROXIED_PATHS = (
 BODY_SILENCE_S = 15.0
 BODY_GRACE_S = 30.0
 MAX_SHAPE = 300
-TRACES = 10  # errors of ours: no more are printed
+TRACES = 10  # limit of printed bugs
 SHARED_KEY = ClientKey("", "")
 """The identity of clients without a key of their own."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -65,7 +65,7 @@ class Gateway:
             web.route("*", "/{path:.*}", self._forward),
         ])  # fmt: skip
 
-    # -- what holds for every request -------------------------------------------------------
+    # -- every request ------------------------------------------------------------------------
 
     @web.middleware
     async def _rules(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -75,7 +75,7 @@ class Page:
             web.post("/api/try", self._try),
         ])  # fmt: skip
 
-    # -- what holds for every request -------------------------------------------------------
+    # -- every request ------------------------------------------------------------------------
 
     @web.middleware
     async def _rules(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -181,7 +181,7 @@ class Page:
         answer.headers["Referrer-Policy"] = "same-origin"
         return answer
 
-    # -- what the daemon knows --------------------------------------------------------------
+    # -- data from the daemon -----------------------------------------------------------------
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         self._streams(request)

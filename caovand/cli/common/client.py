@@ -85,7 +85,7 @@ class DaemonClient:
             deadline = time.monotonic() + answer_s
             while (left_s := deadline - time.monotonic()) > 0:
                 if not link.poll(int(min(left_s, LOOK_S) * 1000) + 1):
-                    self._check(path)  # a daemon that has ended since then never replies
+                    self._check(path)  # a daemon that has exited since then never replies
                     continue
                 reply = wire.decode_reply(link.recv())
                 if reply.id == request.id:

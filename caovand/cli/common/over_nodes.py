@@ -1,4 +1,4 @@
-"""A head's other nodes, as its running daemon knows them, and assumptions about missing ones."""
+"""The head's other nodes as its running daemon sees them, and assumptions about missing ones."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Connect to the daemon's sockets, only in a folder that nobody but its owner may change.
+"""Connect to the daemon's sockets, only in a folder that only its owner can change.
 
-The process that answers there decides what we print, and what root may do next.
+The process that answers there controls what we print, and what root does next.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def memory(compared: Mapping[str, Any]) -> str:
 
 
 def _figure(name: str) -> str:
-    """A forecast figure in words: "stage 0's weights GiB" for `stage_0_weights_gib`."""
+    """A forecast value in words: "stage 0's weights GiB" for `stage_0_weights_gib`."""
     words = {"weights_gib": "weights GiB", "kv_gib": "KV GiB", "kv_tokens": "KV tokens"}
     if match := re.fullmatch(r"stage_(\d+)_(\w+)", name):
         return f"stage {match[1]}'s {_figure(match[2])}"

@@ -166,7 +166,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
-    """Configuration file of a running daemon, because questions concern what runs.
+    """Configuration file of a running daemon, because people ask about what is running.
 
     As root, reject a file from a daemon's reply if another user could have written it.
     """
@@ -213,7 +213,7 @@ def cache_of(daemon: Mapping[str, Any]) -> Path:
 def chosen_mode(daemon: Mapping[str, Any], saved: Path | None) -> Mode | None:
     """The mode that `caovanctl mode` chose; None if the file decides.
 
-    Without a daemon, it is what the last one remembered; unknown for another machine.
+    Without a daemon, it is what the last one stored; unknown for another machine.
     """
     if daemon:
         ours = daemon["mode_origin"] == "caovanctl mode"

@@ -70,7 +70,7 @@ class Verb:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that suggests the intended verb; `verbs` are the known ones."""
+    """A parser that suggests the intended verb; `verbs` are all verbs."""
 
     verbs: Sequence[str] = ()
 

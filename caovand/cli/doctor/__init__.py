@@ -1,4 +1,6 @@
-"""`caovanctl doctor`, also `caovan-sm75-doctor`: find what would stop the engine, and the fix."""
+"""`caovanctl doctor`, also `caovan-sm75-doctor`: find what would keep the engine from running, and
+how to fix it.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Examine what `words` name; options of the doctor may follow the model."""
+    """Examine the model and flags in `words`; the doctor's own options may follow the model."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_options(parser)
     parser.set_defaults(config=args.config, inventory=args.inventory, json=args.json)

@@ -1,4 +1,4 @@
-"""Checks of this machine whatever its engine: confinement, the engines' user, page and gateway."""
+"""Checks of this machine for any engine: confinement, the engines' user, page and gateway."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ VERB = Verb(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a subcommand by itself, without the rest of caovanctl; return its exit status."""
+    """Run a subcommand on its own, without the rest of caovanctl; return its exit status."""
     parser = Parser(prog="caovanctl engine", epilog=EPILOG, formatter_class=VERB.formatter())
     fill(parser, VERB)
     with escaping_output():

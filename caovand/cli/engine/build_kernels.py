@@ -1,5 +1,6 @@
-"""`caovanctl engine build-kernels`: compile in advance what most starts on these cards would
-compile."""
+"""`caovanctl engine build-kernels`: compile ahead of time what most starts on these cards would
+compile.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def chosen_lock(args: argparse.Namespace, screen: Screen) -> lock.Lock:
         raise EngineError(problem.cannot, problem.fact, problem.remedy)
     build: Build | None = args.build
     if build is None:
-        # WSL has no card on its PCI bus, but a driver that knows the card.
+        # WSL has no card on its PCI bus, but its driver lists the card.
         here = on_the_bus(Path("/sys/bus/pci/devices")) or read_gpus({})
         build = "cuda" if here else "cpu"
         reason = "NVIDIA GPU found" if build == "cuda" else "no NVIDIA GPU found"

@@ -13,9 +13,10 @@ from typing import Any
 
 MAX_BYTES = 160 << 20
 MAX_VALUES = 6_000_000
-"""Enough for 600,000 tensors with their index, which take some 250 bytes and 10 values each.
+"""Enough for 600,000 tensors with their index, which need some 250 bytes and 10 values each.
 Qwen3.5-397B in GPTQ has 370,000 (91 MiB, of which 42 are an indented index), and Kimi K2 has
-140,000. A GGUF vocabulary takes 20 MiB."""
+140,000. A GGUF vocabulary needs 20 MiB.
+"""
 MAX_PARTS = 1000
 MAX_DEPTH = 64
 MAX_CPU_S = 60.0

@@ -22,7 +22,7 @@ MAX_TENSORS = 200_000
 MAX_ENTRIES = 4_000_000  # per array
 MAX_NAME = 65_535
 MAX_TENSOR = 255
-MAX_TEXT = 8 << 20  # bytes of one text: chat templates are long
+MAX_TEXT = 8 << 20  # bytes of one string: chat templates are long
 MAX_KEPT = 4096  # entries of a numeric array: few have more than one per layer
 MAX_DIMENSIONS = 4
 ALIGNMENT = "general.alignment"
@@ -187,7 +187,7 @@ class _Source:
         return self._before + self._place
 
     def take(self, count: int) -> bytes:
-        """Return the next bytes; raises BadHeader if the file or the budget ends first."""
+        """Return the next bytes; raises BadHeader if the file ends or the budget runs out first."""
         if len(self._buffer) - self._place < count:
             self._fill(count)
         self._place += count

@@ -309,7 +309,8 @@ def _sum_outside_layers(tensors: Sequence[GgufTensor], every: int) -> dict[str, 
 
 def _vision_graph(keys: _Keys) -> int:
     """Bytes of the largest step of an image encoder whose attention computes all scores at once, in
-    float32: with those of every pair of patches Ollama's graph of Gemma 3 took 1.19 GiB."""
+    float32: with a score for every pair of patches, Ollama's graph of Gemma 3 needed 1.19 GiB.
+    """
     patch = keys.number("vision.patch_size")
     if keys.architecture not in QUADRATIC or not patch:
         return 0

@@ -37,7 +37,7 @@ class Measurements:
     """Measurements between the head and a worker.
 
     `round_trip_s` is the time of a message and its reply, `offset_s` how far the worker's clock is
-    ahead of the head's. `link` says whether the nodes reach each other, None until probed.
+    ahead of the head's. `link` says whether the nodes can reach each other, None until probed.
     """
 
     round_trip_s: float

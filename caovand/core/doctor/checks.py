@@ -26,7 +26,7 @@ def engine_checks(
     describe: Callable[[EngineInfo], str],
     find_doubt: Callable[[EngineInfo], Problem | None] = lambda engine: None,
 ) -> DoctorCheck:
-    """Check that the engine was found, and is one that caovan knows.
+    """Check that the engine was found, and that caovan supports it.
 
     `describe` names its release and build; `find_doubt` says why it may not work.
     """

@@ -12,9 +12,9 @@ from caovand.core.health.observation import GpuSample
 
 NOTABLE_MIB = 256  # a desktop's fluctuations are smaller
 DESKTOP_MIB = 512
-"""Memory in use on a card that is more than the driver's own."""
+"""Memory in use on a card above which more than the driver uses it."""
 BUSY_MIB = 1024
-"""Memory of other processes on a card that is worth waiting for; a desktop uses less."""
+"""Memory of other processes on a card that makes waiting worthwhile; a desktop uses less."""
 HOST_RESERVE, MIN_HOST_RESERVE_MIB = 8, 1536
 """The host's share of unified memory: one eighth, but at least the system memory of a small
 Jetson."""

@@ -83,8 +83,8 @@ _ERRORS = (b'data: {"error"', b"event: error")
 def error_at(chunk: bytes, *, fresh: bool) -> int:
     """Return the offset of an engine's error event in a piece of a stream, -1 without one.
 
-    `fresh` says that the piece begins with an event. No text can be taken for an error: JSON has no
-    line end of its own.
+    `fresh` says that the piece begins with an event. No text can be mistaken for an error: JSON
+    contains no line end.
     """
     if b"error" not in chunk:
         return -1
@@ -95,7 +95,7 @@ def error_at(chunk: bytes, *, fresh: bool) -> int:
 
 
 def _data(body: Mapping[str, Any]) -> bytes:
-    # JSON has no line end of its own: nothing in a text can begin another event.
+    # JSON contains no line end: nothing in a text can begin another event.
     return b"data: " + json.dumps(body).encode() + b"\n\n"
 
 
@@ -135,7 +135,7 @@ def _model(name: str, context: int | None, state: str, expected_s: float | None)
 def contexts(body: str) -> dict[str, int]:
     """The model names in a server's list, each with its context in tokens, 0 if unknown.
 
-    Empty for what is no such list. llama.cpp has a field of its own for the context.
+    Empty for anything else. llama.cpp has its own field for the context.
     """
     try:
         return {

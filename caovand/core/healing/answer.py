@@ -27,8 +27,9 @@ from caovand.core.plan import Plan
 Certainty = Literal["certain", "likely", "effect", "unknown"]
 """The certainty of a cause.
 
-certain: only this failure prints the text. likely: the text fits, or only its component is known.
-effect: the failure is real, but the log does not show its cause. unknown: no known text matches.
+certain: only this failure prints the text. likely: the text matches, or only its component is
+known. effect: the failure is real, but the log does not show its cause. unknown: no known text
+matches.
 """
 Heals = Literal["yes", "waits", "no", "depends"]
 """Whether caovan heals the failure by itself.
@@ -38,7 +39,7 @@ unknown.
 """
 _FAILED = "the state is FAILED until you change something"
 _OTHERS_ADVICE = "follow the advice first"
-"""The same for an engine that another program than caovan may have started."""
+"""The same for an engine that may not have been started by caovan."""
 _DEFAULTS = Plan("", {}, {}, device="cuda")
 """Plan assumed for a log that does not show the engine's arguments: the defaults."""
 LEAD = "lead"

@@ -1,7 +1,7 @@
 """Answer a failure: retry the plan, degrade it, wait, or give up.
 
 REACTIONS defines the patience with each failure; the engine's Healing lists the rungs that help
-against it, best first, by phase if that matters. Remedies for different failures may be opposites,
+against it, best first, by phase if that matters. Remedies for different failures can be opposites,
 so only rungs in the failure's row are tried. Each step of a rung is taken at most once, and every
 rung is finite.
 """
@@ -209,7 +209,7 @@ def is_final(finding: Finding, healing: Healing) -> bool:
 def worth_remembering(plan: Plan) -> bool:
     """Whether a plan that served is worth remembering.
 
-    Giving up a share of memory to other programs is decided anew from free memory. Other rungs
+    How much memory to give up to other programs is decided afresh from free memory. Other rungs
     taken for lack of memory are remembered together with the occupancy (`degraded.py`).
     """
     return not any(taken.passing for taken in plan.taken)

@@ -5,7 +5,7 @@ it shows no mark, no progress bar and no new kind of line for the phase's time l
 a hang is *suspected* when work is pending and no counter moves, and *confirmed* when that lasts
 `hang_s` and a test completion gets no answer. The test costs only one token, so it is sent early;
 after a false alarm, the next early test waits an hour. `/health` is trusted only when it reports a
-dead engine: it may answer while the thread that decodes and counts hangs.
+dead engine: it can answer while the thread that decodes and counts hangs.
 """
 
 from __future__ import annotations

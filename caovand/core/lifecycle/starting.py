@@ -65,7 +65,7 @@ def spawn(s: Snapshot, event: Planned, rules: LifecycleRules) -> TransitionResul
     if s.fallback is not None and plan.identity == s.fallback.identity:
         s = replace(s, fallback=None)
     if s.next_plan is None or s.next_plan.identity != plan.identity:
-        # Retried unchanged or degraded, the plan still differs from what the file asks for.
+        # Retried unchanged or degraded, the plan still differs from the configuration file.
         s = replace(s, refusal=None, abandoned="")
     s = replace(
         s, plan=plan, next_plan=None, inspecting=False, spawned=True, spawns=s.spawns + 1,

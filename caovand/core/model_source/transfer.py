@@ -1,6 +1,6 @@
 """Resume an interrupted download: what to request, and what a response may do to the file.
 
-The hash decides at the end whether the content is right. This module decides where bytes may be
+The hash decides at the end whether the content is correct. This module decides where bytes may be
 written, so that no response ruins a file in a way that only the hash would reveal, hours later.
 """
 

@@ -77,7 +77,7 @@ def follow(
 def finish_start(
     course: StartInProgress, plan: str, at: float, figures: Mapping[str, Any]
 ) -> CompletedStart:
-    """Finish a start; only those of the engine's figures that are in seconds are kept."""
+    """Finish a start; keep only the engine's values that are in seconds."""
     reported = {
         name: float(value)
         for name, value in dict(figures).items()

@@ -116,7 +116,7 @@ class Moment:
 
     @property
     def obstacle(self) -> str:
-        """Why the engine may not be restarted now; "" if it may."""
+        """Why the engine must not be restarted now; "" if it may be."""
         if self.failed_s is not None and self.failed_s < COOL_DOWN_S:
             minutes = (COOL_DOWN_S - self.failed_s) / 60
             return f"an engine failed: no change for {minutes:.0f} min"

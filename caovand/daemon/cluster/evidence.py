@@ -27,7 +27,7 @@ NOT_RUN = "no log: no rank of this start has run since caovand started there"
 class Collection:
     """Collects evidence of the failed start `start` from the nodes in `ranks`, for its incident.
 
-    `lost` describes a node that sends nothing.
+    `lost` describes a node that sends no evidence.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Collection:
         return name in self._lacking and now() < self._until
 
     def take(self, name: str, received: NodeEvidence) -> None:
-        """Take a node's evidence if it is still missing."""
+        """Accept a node's evidence if it is still missing."""
         if received.start == self.start and self.lacks(name):
             self._lacking.discard(name)
             self._received[name] = received
@@ -133,13 +133,13 @@ class Collector:
         return replace(order, evidence=self._open.start, stacks=self._stacks)
 
     def take(self, name: str, frame: bytes) -> None:
-        """Take a node's evidence; raises BadDocument."""
+        """Accept a node's evidence; raises BadDocument."""
         if self._open is not None and self._open.lacks(name):
             self._open.take(name, evidence.read_frame(frame))
 
 
 class Witness:
-    """A worker's evidence of the start that the head asks about, gathered once."""
+    """A worker's evidence about the start that the head asks about, gathered once."""
 
     def __init__(self, failures: SlotFailures) -> None:
         self._failures = failures

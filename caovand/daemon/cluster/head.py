@@ -1,4 +1,4 @@
-"""The head starts, proves and ends the ranks of all nodes in step."""
+"""The head starts, proves and stops the ranks of all nodes in step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
 
 ENDING_S = 60.0
-"""Time limit for a worker to end its rank."""
+"""Time limit for a worker to stop its rank."""
 
 
 class HeadPart(Part):
@@ -133,7 +133,7 @@ class HeadPart(Part):
         self._hear(identity, report, facts)
 
     def _take_evidence(self, identity: bytes, frame: bytes) -> None:
-        """Take the evidence of a worker that is known by its reports."""
+        """Accept the evidence of a worker that has reported before."""
         if (name := self._workers.name_of(identity)) is not None:
             try:
                 self._evidence.take(name, frame)
@@ -173,7 +173,7 @@ class HeadPart(Part):
             self._changed.wake()  # so that both answer
 
     def _check_presence(self) -> None:
-        """Stop waiting for absent workers, and end a start that has lost one."""
+        """Stop waiting for absent workers, and cancel a start that has lost one."""
         workers = self._workers.by_name
         self._links.abandon_absent(
             {name: one.boot for name, one in workers.items() if not one.absent}
@@ -258,7 +258,7 @@ class HeadPart(Part):
         return f"no reply within {WAIT_S:.0f} s"
 
     async def ended(self, *, left: bool) -> None:
-        """Make the workers end their ranks; return once they have, or are lost."""
+        """Make the workers stop their ranks; return once they have, or are lost."""
         self._start = ""
         self._changed.wake()
         until = now() + ENDING_S
@@ -316,7 +316,7 @@ class HeadPart(Part):
             for one in self._workers.refused()
         ]
         runs = bool(self._start)
-        # A finding about the head alone comes with each worker: show it once.
+        # Every worker's check repeats a finding about the head alone: show it once.
         nodes = {finding: name for name, finding in reversed(self._selection.findings(runs))}
         document = {
             "role": self.role, "name": self._membership.name, "head": self._membership.head,

@@ -61,7 +61,8 @@ class Team:
     head's 0.
 
     `shortage` says why there are fewer than wanted, "" if there are enough. `failure` is its kind:
-    a missing node is waited for, while a present node that cannot take part needs someone.
+    the daemon waits for a missing node, but a present node that cannot take part needs someone to
+    act.
     """
 
     workers: Mapping[str, Worker] = field(default_factory=dict)

@@ -248,7 +248,9 @@ class WorkerPart(Part):
         self._changed.wake()
 
     async def ended(self, *, left: bool) -> None:
-        """Note that the rank has ended; if the head still wants it, the head restarts all ranks."""
+        """Note that the rank has exited; if the head still needs it, the head restarts all
+        ranks.
+        """
         if self._running and self._running == self._start_to_run:
             changed = self._slot.snapshot.reason == PLAN_CHANGED
             cause = (

@@ -1,6 +1,6 @@
 """Parse an engine's output in a separate process, with a time limit (blocking).
 
-Clients control the contents of logs: a text that keeps its parser busy must not block the daemon.
+Clients control what logs contain: a text that keeps its parser busy must not block the daemon.
 """
 
 from __future__ import annotations

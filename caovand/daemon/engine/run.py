@@ -1,4 +1,4 @@
-"""The run of one engine: spawned, proven, watched, and ended with all its processes.
+"""The run of one engine: spawned, proven, watched, and stopped with all its processes.
 
 A slot runs at most one engine at a time. Observations become events of its machine.
 """
@@ -96,12 +96,12 @@ class EngineRun:
 
     @property
     def busy(self) -> bool:
-        """Whether the engine works on requests of the gateway."""
+        """Whether the engine is processing requests from the gateway."""
         return self._hooks.at_engine() > 0
 
     @property
     def ending(self) -> bool:
-        """Whether an engine is being ended."""
+        """Whether an engine is being stopped."""
         return self._ending is not None
 
     def secrets(self, env: Mapping[str, str], plan: Plan | None) -> tuple[str, ...]:
@@ -114,8 +114,9 @@ class EngineRun:
     # -- start ------------------------------------------------------------------------------
 
     async def end_earlier_engine(self) -> None:
-        """End the engine that an earlier daemon left; raises inspection.StartObstacle if it
-        outlives KILL."""
+        """Stop the engine that an earlier daemon left; raises inspection.StartObstacle if it
+        survives SIGKILL.
+        """
         await self._earlier.clear()
 
     async def share_caches(self, plan: Plan, engine: EngineInfo) -> None:
@@ -228,7 +229,7 @@ class EngineRun:
     # -- end --------------------------------------------------------------------------------
 
     def end(self, action: EndChild) -> None:
-        """End the engine, then apply Gone or Unkillable; a second call ends the grace period."""
+        """Stop the engine, then apply Gone or Unkillable; a second call cuts the grace period."""
         if self._ending is not None and self.child is not None:
             if action.grace_s == 0:
                 self.child.hurry()
@@ -266,11 +267,11 @@ class EngineRun:
             self._apply(Gone(at=at, chance=chance, generation=generation))
 
     async def _end_engine(self, grace_s: float) -> tuple[Process, ...]:
-        """End the engine, and return the processes that outlived KILL."""
+        """Stop the engine, and return the processes that survived SIGKILL."""
         child = self.child
         await self._stale.scan(child)
         if child is None:
-            # The inspection that would have ended an earlier engine may have been interrupted.
+            # The inspection that would have stopped an earlier engine may have been interrupted.
             return await self._earlier.end()
         left = await child.end(grace_s, partial(self._stale.scan, child))
         if child.unknown:
@@ -303,7 +304,7 @@ class EngineRun:
         self._shared.attempt("query the engine", watching.poll(child, kernel))
 
     def members(self) -> tuple[Process, ...]:
-        """All processes of the engine: those that have ended, and those started since."""
+        """All processes of the engine: those that have exited, and those started since."""
         if self.child is None:
             return ()
         members = {p.pid: p for p in self.child.members}

@@ -95,7 +95,7 @@ class Watching:
         if serving and mark is None:
             return
         for name, value in () if serving else figures.items():
-            # The draft model's figures follow the main model's.
+            # The draft model's sizes follow the main model's.
             self.reported.setdefault(name, value)
         self.observe(LogLine(line, now, mark))
 
@@ -104,7 +104,7 @@ class Watching:
         with self._lock:
             self._watch, signs = detector.observe(self._watch, observation, self._rules)
         for sign in signs:
-            # The loop is closed if the last lines arrive after the daemon's own end.
+            # The loop is closed if the last lines arrive after the daemon has stopped.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._act, sign)
 
@@ -124,7 +124,9 @@ class Watching:
             self._fault = finding
 
     async def _fail_of_fault(self, child: Child) -> None:
-        """Fail with the engine's own message, which comes later: one Xid may mean many faults."""
+        """Fail with the engine's own message, which comes later: one Xid can stand for many
+        faults.
+        """
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(child.ended(), LAST_WORDS_S)
         if child.status is None and (fault := self._fault) is not None:
@@ -160,7 +162,7 @@ class Watching:
     def _give_up(self, child: Child) -> None:
         """Fail a start that has stalled since one of its processes reported a failure.
 
-        The machine does not know the log, and would wait for the phase's full time limit.
+        The state machine does not see the log, and would wait for the phase's full time limit.
         """
         watch, waited_s = self._watch, _now() - self._watch.last_progress_at
         ended = self._gave_up or child.status is not None
@@ -215,7 +217,7 @@ class Watching:
         self._run.apply(Proven(at=_now(), chance=random.random(), generation=self._run.generation))
 
     async def until_exit(self, child: Child) -> None:
-        """Wait for the child's end; apply Exited with the cause from its log."""
+        """Wait for the child to exit; apply Exited with the cause from its log."""
         kills = OomKills(self._run.cgroup)
         code = await child.ended()
         # Its last lines, which contain the cause, are still in the pipe.
@@ -295,7 +297,7 @@ class Watching:
 
     def _fail(self, finding: Finding) -> None:
         if self._over:
-            return  # it ended while its log was read, which has been reported
+            return  # it exited while its log was being read, which has been reported
         self._end(Failed, finding)
 
     def _end(self, kind: type[Failed] | type[Exited], finding: Finding) -> None:

@@ -1,4 +1,4 @@
-"""Collect per-minute figures and events for the history.
+"""Collect per-minute metrics and events for the history.
 
 The loop calls it in each iteration; only the writer touches the disk.
 """

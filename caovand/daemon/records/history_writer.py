@@ -1,5 +1,4 @@
-"""Write the history in a thread of its own, so that a slow, full or broken disk blocks nothing
-else.
+"""Write the history in a separate thread, so that a slow, full or broken disk blocks nothing else.
 
 The loop hands over rows without waiting. Up to BACKLOG rows that cannot be written yet are kept;
 beyond that, the oldest are lost and counted.
@@ -79,7 +78,7 @@ class HistoryWriter:
                 self._thread = thread
 
     def stop(self, timeout_s: float) -> None:
-        """Write the remaining rows, and end (blocking)."""
+        """Write the remaining rows and stop (blocking)."""
         with self._lock:
             self._stopping = True
             self._lock.notify()

@@ -28,7 +28,7 @@ async def gateway(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def report(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """Take the gateway's counts, and the requests that it refuses because they end engines."""
+    """Store the gateway's counts, and the requests that it refuses because they crash engines."""
     counts = {name: argument(args, name, int, 0) for name in ("waiting", "at_engine")}
     endings = [one_line(str(e)) for e in argument(args, "endings", list, [])]
     totals = argument(args, "totals", dict, Totals().document())

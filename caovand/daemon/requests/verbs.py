@@ -24,7 +24,7 @@ from caovand.daemon.requests.arguments import Result, VerbError, argument
 from caovand.daemon.slot import Slot
 
 MAX_WAIT_S = 86400.0
-MAX_OPEN_WAIT_S = 60.0  # for a request from the socket that everybody may use
+MAX_OPEN_WAIT_S = 60.0  # for a request from the socket that every user may use
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ async def _wait(slot: Slot, args: Mapping[str, Any]) -> Result:
 
     while not (done := reached()):
         left_s = deadline - time.monotonic()
-        # Nothing leaves FAILED by itself.
+        # FAILED is final until someone acts.
         if left_s <= 0 or slot.snapshot.state is State.FAILED:
             break
         try:

@@ -79,14 +79,14 @@ async def check_all_reduce(
 
 
 async def _check(python: str, task: AllReduce, env: Mapping[str, str]) -> AllReduceResult:
-    """Run the check; on cancellation, for example because the daemon ends, end it at once."""
+    """Run the check; on cancellation, for example because the daemon stops, kill it at once."""
     check = all_reduce.AllReduceCheck()
     running = asyncio.ensure_future(asyncio.to_thread(check.run, python, task, env))
     try:
         return await asyncio.shield(running)
     finally:
         check.end()
-        # It occupies the cards until it has ended.
+        # It occupies the cards until it has exited.
         await asyncio.gather(running, return_exceptions=True)
 
 

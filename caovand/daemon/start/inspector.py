@@ -1,5 +1,6 @@
-"""The inspection before a start: end orphans, choose a plan, and check whether its engine can
-start."""
+"""The inspection before a start: kill orphans, choose a plan, and check whether its engine can
+start.
+"""
 
 from __future__ import annotations
 
