@@ -61,7 +61,7 @@ def test_an_unfinished_engine_does_not_count_and_cannot_be_used(
 def test_only_an_engine_of_the_root_can_be_used(tmp_path: Path, name: str) -> None:
     engine(tmp_path / "root", "two")
     engine(tmp_path, "one")
-    with pytest.raises(EngineError, match=r"there is no engine .*; there are: two"):
+    with pytest.raises(EngineError, match=r"there is no engine .*; available: two"):
         places.switch(tmp_path / "root", name)
 
 
@@ -101,7 +101,7 @@ def test_a_killed_switch_loses_no_target_of_a_rollback(
 
 def test_a_folder_that_is_not_there_is_not_made_to_switch_in_it(tmp_path: Path) -> None:
     with (
-        pytest.raises(EngineError, match="cannot use x: there is no folder"),
+        pytest.raises(EngineError, match="cannot use x: the folder"),
         places.locked(tmp_path / "typo", "use x", make=False),
     ):
         pass

@@ -142,7 +142,7 @@ def test_a_gap_in_the_numbering_is_found_without_an_index(folder: Path) -> None:
 
 def test_a_tensor_of_the_index_that_no_shard_holds_is_named(folder: Path) -> None:
     write_shard(folder / "model-00002-of-00002.safetensors", ["mtp.fc.weight"])
-    assert "no shard has model.layers.0.mlp.up_proj.weight" in refused(folder)
+    assert "no shard contains model.layers.0.mlp.up_proj.weight" in refused(folder)
 
 
 @contextmanager
@@ -252,7 +252,7 @@ def test_a_configuration_nobody_foresaw_is_refused_all_the_same(
         raise KeyError("rope")
 
     monkeypatch.setattr(folders, "describe", surprise)
-    assert "it cannot be understood (KeyError" in refused(folder)
+    assert "it cannot be parsed (KeyError" in refused(folder)
 
 
 def test_half_a_download_is_refused(folder: Path) -> None:

@@ -11,7 +11,7 @@ from caovand.adapters.engine_install import places
 from tests.cli.conftest import Ctl
 
 FAILING = [
-    (("use", "x"), "engine-failed", "cannot use x: there is no engine x in ", "there are: none"),
+    (("use", "x"), "engine-failed", "cannot use x: there is no engine x in ", "available: none"),
     (("remove", "x"), "engine-failed", "cannot remove x: there is no engine x in ", "there are"),
     (("rollback",), "engine-failed", "cannot roll back: no earlier engine", "caovanctl engine use"),
     (("verify",), "engine-failed", "cannot verify the engine: none is in use", "engine install"),

@@ -132,14 +132,14 @@ def test_what_does_not_fit_is_not_downloaded(
     hub.files[SHARD] = start + bytes(1 << 16)
     said = ctl(*words, "--json")
     assert said.code == 1
-    assert "will not fit this machine" in said.json["error"]["message"]
+    assert "does not fit this machine" in said.json["error"]["message"]
     assert "--force" in said.json["error"]["hint"]
     assert "does not fit: " in said.err
     assert "would help: " in said.err
     assert not (tmp_path / "models").exists()
     forced = ctl(*words, "--force")
     assert "pulled anyway (--force)" in forced.err
-    assert "MiB free and" in forced.err  # it gets as far as the disk
+    assert "MiB free, but" in forced.err  # it gets as far as the disk
 
 
 def test_what_cannot_be_planned_is_not_downloaded(

@@ -443,7 +443,7 @@ def test_a_machine_with_nothing_wrong_passes_every_check() -> None:
 
 def test_right_sums_over_the_cards_pass() -> None:
     found = checkup(replace(GOOD, all_reduce=AllReduceResult("right", 1.0)))
-    assert "all-reduce over the plan's cards were right when they were checked" in {
+    assert "all-reduce over the plan's cards was correct when it was checked" in {
         f.text for f in found
     }
     assert {finding.verdict for finding in found} == {"PASS"}
@@ -463,7 +463,7 @@ def test_the_doctor_tells_the_depth_and_the_share_that_would_be_planned() -> Non
 def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
     told = [f.text for f in checkup(replace(GOOD, model=replace(QWEN_27B_AWQ, head_dim=96)))]
     assert any("no kernel for heads of 96; the plan has another" in text for text in told)
-    assert not any("serves SM75" in text for text in told)
+    assert not any("supports SM75" in text for text in told)
 
 
 @pytest.mark.parametrize(
@@ -472,7 +472,7 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
         (replace(GOOD, python_version="3.10.0"), "FAIL", "3.10.0"),
         (replace(GOOD, host=replace(HOST, wsl=True)), "WARN", "WSL"),
         (replace(GOOD, host=replace(HOST, shm_mib=64)), "FAIL", "/dev/shm"),
-        (replace(GOOD, host=replace(HOST, open_files=1024)), "WARN", "files may be open"),
+        (replace(GOOD, host=replace(HOST, open_files=1024)), "WARN", "files can be open"),
         (replace(GOOD, host=replace(HOST, shm_free_mib=3)), "FAIL", "/dev/shm is full: 3 of its"),
         (replace(GOOD, host=replace(HOST, ram_mib=8000, available_mib=7000)), "WARN", "checkpoint"),
         (replace(GOOD, host=replace(HOST, available_mib=7000)), "WARN", "checkpoint"),
@@ -644,7 +644,7 @@ def test_serve_moves_a_key_as_it_was_typed_out_of_sight(
     ("words", "said"),
     [
         (["--config", "vllm.yaml"], "cannot plan with --config vllm.yaml"),
-        (["/srv/m", "--additional-config", "{"], "no JSON object"),
+        (["/srv/m", "--additional-config", "{"], "not a JSON object"),
     ],
 )
 def test_serve_refuses_what_it_would_have_to_guess_at(words: list[str], said: str) -> None:
@@ -688,10 +688,10 @@ def test_serve_reads_the_keys_of_a_config_file_before_what_is_typed(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["/m", "--config"], "files that end in .yaml or .yml only"),
-        (["/m", "--config", "c.json"], "files that end in .yaml or .yml only"),
+        (["/m", "--config"], "files whose names end in .yaml or .yml"),
+        (["/m", "--config", "c.json"], "files whose names end in .yaml or .yml"),
         (["/m", "--config", "a.yml", "--config", "b.yml"], "vLLM reads only one file"),
-        (["/m", "--config", "list.yml"], "it has no keys"),
+        (["/m", "--config", "list.yml"], "the file has no keys"),
         (["/m", "--config", "absent.yml"], "cannot read absent.yml: No such file"),
     ],
 )
@@ -893,7 +893,7 @@ def test_the_doctor_names_what_keeps_the_engine_from_caovan(
     ("user", "why", "words"),
     [
         ("caovan-engine", "", "run as the user caovan-engine"),
-        ("", "there is no user caovan-engine", "own user (there is no user caovan-engine)"),
+        ("", "the user caovan-engine", "own user (the user caovan-engine)"),
     ],
 )
 def test_the_doctor_names_the_engines_user(user: str, why: str, words: str) -> None:

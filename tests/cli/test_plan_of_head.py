@@ -124,14 +124,14 @@ def test_the_measured_link_and_its_fabric_count(joined: FakeDaemon, ctl: Ctl) ->
     assert [one["node"] for one in said.json["memory"]["ranks"]] == ["head", "gpu3"]
     assert "NCCL_IB_DISABLE" not in said.json["env"]
     reason = said.json["settings"]["pipeline_parallel_size"]["reason"]
-    assert reason.endswith("that is TCP over their interfaces, and NCCL uses InfiniBand or RoCE")
+    assert reason.endswith("that is TCP over their interfaces, but NCCL uses InfiniBand or RoCE")
 
 
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (of_two(planned(None, "gpu2")), "the link between the nodes is not checked yet"),
-        (of_two(planned(12.5e9)), "the link between the nodes is not checked yet"),
+        (of_two(planned(None, "gpu2")), "the link between the nodes has not been checked"),
+        (of_two(planned(12.5e9)), "the link between the nodes has not been checked"),
         (cluster(nodes=[node("gpu1", "here")]), "1 of 2 nodes have not joined: they are assumed"),
         (cluster(role="worker"), "the head's daemon, which tracks them, was not asked"),
         (
@@ -191,7 +191,7 @@ def test_a_worker_makes_no_plan_of_its_own(config: Path, ctl: Ctl) -> None:
     config.write_text(config.read_text().replace('"head"', '"worker"', 1))
     refused = ctl("plan", "--config", str(config))
     assert refused.code == Exit.FAILED
-    assert "this machine is a worker of 10.0.0.1:7070, and its head makes the plan" in refused.err
+    assert "this machine is a worker of 10.0.0.1:7070, and the head makes the plan" in refused.err
     assert "run `caovanctl plan` on the head" in refused.err
 
 

@@ -49,7 +49,7 @@ def test_equal_nodes_pass_and_it_is_said_in_what() -> None:
     assert only.text == (
         "gpu2 agrees with head1: caovan 0.2.0, vllm 0.33.0, torch 2.13.0, CUDA 13.0, NCCL "
         "2.30.7, FlashInfer 0.7.1, plugin 0.2.0, Python 3.12, driver 580.95.05, 2 × Tesla T4 "
-        "(15 GiB), 2 files of the model; 0.3 ms there and back, its ports have not been checked "
+        "(15 GiB), 2 files of the model; 0.3 ms round trip, its ports have not been checked "
         "yet, 10.0 Gbit/s by its interfaces"
     )
     assert none_fails(results)
@@ -63,7 +63,7 @@ def test_without_cards_less_is_named() -> None:
     (only,) = found(bare, bare)
     assert only.text == (
         "gpu2 agrees with head1: caovan 0.2.0, vllm 0.32.0+cpu, torch 2.13.0+cpu, Python 3.12, "
-        "1 file of the model; 0.3 ms there and back, its ports have not been checked yet, 10.0 "
+        "1 file of the model; 0.3 ms round trip, its ports have not been checked yet, 10.0 "
         "Gbit/s by its interfaces"
     )
 
@@ -74,12 +74,12 @@ def test_without_cards_less_is_named() -> None:
         (
             {"caovan": "0.1.0"},
             "caovan differs: 0.2.0 on head1, 0.1.0 on gpu2",
-            "on gpu2: sudo apt install ./caovan*.deb, the packages of 0.2.0",
+            "on gpu2: sudo apt install ./caovan*.deb, with the packages of 0.2.0",
         ),
         (
             {"caovan": "0.10.0"},  # newer than the head's
             "caovan differs: 0.2.0 on head1, 0.10.0 on gpu2",
-            "on head1: sudo apt install ./caovan*.deb, the packages of 0.10.0",
+            "on head1: sudo apt install ./caovan*.deb, with the packages of 0.10.0",
         ),
         (
             {"engine": "other", "version": "1.0", "torch": "", "python": "3.10.1"},
@@ -123,19 +123,19 @@ def test_without_cards_less_is_named() -> None:
         ),
         (
             {"address": "127.0.1.1"},
-            "gpu2 would tell the others to reach it at 127.0.1.1, which on each of them is itself",
+            "gpu2 would advertise 127.0.1.1, a loopback address that the other nodes cannot reach",
             f"on gpu2: {LOOPBACK}",
         ),
         (
             {"address": "::1"},
-            "gpu2 would tell the others to reach it at ::1, which on each of them is itself",
+            "gpu2 would advertise ::1, a loopback address that the other nodes cannot reach",
             f"on gpu2: {LOOPBACK}",
         ),
         (
             {"listens_at": "127.0.1.1"},
             "the ranks of gpu2 would listen at 127.0.1.1, where the name of its host leads: Gloo"
             " has no interface, since [engine] env takes it away or its name is one letter",
-            "on gpu2: remove GLOO_SOCKET_IFNAME from [engine] env, or have that name lead to"
+            "on gpu2: remove GLOO_SOCKET_IFNAME from [engine] env, or map the host name to"
             " 10.0.0.2 in /etc/hosts",
         ),
         (
@@ -179,13 +179,13 @@ def test_what_keeps_nodes_from_serving_together(
         ),
         (
             {"kernels": ("sm75 sampling", "sm90 sampling")},
-            "FlashInfer's kernels are built on head1 and not on gpu2 (sm75"
-            " attention-128-float16): a start compiles them there, and all wait",
+            "FlashInfer's kernels are built on head1 but not on gpu2 (sm75"
+            " attention-128-float16): a start compiles them there while every node waits",
             "on gpu2: sudo caovanctl engine build-kernels",
         ),
         (
             {"kernels": (*HEAD.kernels, "sm75 attention-256-fp8")},
-            "FlashInfer's kernels are built on gpu2 and not on head1 (sm75 attention-256-fp8): a"
+            "FlashInfer's kernels are built on gpu2 but not on head1 (sm75 attention-256-fp8): a"
             " start compiles them there, and all wait",
             "on head1: sudo caovanctl engine build-kernels",
         ),
@@ -204,8 +204,8 @@ def test_what_keeps_nodes_from_serving_together(
         ),
         (
             {"p2p": False},
-            "the cards of head1 reach each other's memory, those of gpu2 do not: with several "
-            "ranks per node gpu2 sets the pace of all",
+            "the cards of head1 can access each other's memory, those of gpu2 do not: with several "
+            "ranks per node gpu2 slows down all nodes",
             "on gpu2: check `nvidia-smi topo -p2p r`, the IOMMU (`iommu=pt`) and ACS of the "
             "PCIe bridges; many consumer cards have no peer access",
         ),
@@ -226,7 +226,7 @@ def test_cards_that_differ_hold_each_other_back_where_layers_are_summed_over_the
 def test_peer_to_peer_counts_between_the_ranks_of_a_node() -> None:
     without = replace(WORKER, p2p=False)
     (only,) = compare(HEAD, without, NEAR, Requirements(ranks=2))
-    assert only.text.endswith("those of gpu2 do not: gpu2 sets the pace of all")
+    assert only.text.endswith("those of gpu2 do not: gpu2 slows down all nodes")
     assert compare(HEAD, without, NEAR, Requirements(ranks=1))[0].verdict == "PASS"
 
 
@@ -334,7 +334,7 @@ def test_a_model_that_neither_has_cannot_be_compared() -> None:
     (only,) = found(model(), model())
     assert (only.verdict, only.text, only.remedy) == (
         "WARN",
-        "neither head1 nor gpu2 has files of the model: each would download its own",
+        "neither head1 nor gpu2 has the model: each would download its own copy",
         "download it on both: sudo caovanctl model pull OWNER/NAME",
     )
 
@@ -364,7 +364,7 @@ def test_a_long_way_is_named() -> None:
     (only,) = found(round_trip_s=0.0123)
     assert (only.verdict, only.text, only.remedy) == (
         "WARN",
-        "from head1 to gpu2 and back takes 12.3 ms: every layer waits for it",
+        "from head1 to gpu2 takes 12.3 ms, and every layer waits for it",
         "connect them directly or through one switch",
     )
 

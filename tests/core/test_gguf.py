@@ -372,7 +372,7 @@ def test_parts_are_read_together(tmp_path: Path) -> None:
     with pytest.raises(ModelProblem, match=r"model-00003-of-00003\.gguf is missing"):
         read_model(str(first))
     last.write_bytes(make("llama"))
-    with pytest.raises(ModelProblem, match="its parts have"):
+    with pytest.raises(ModelProblem, match="its parts contain"):
         read_model(str(first))
 
 

@@ -536,7 +536,7 @@ def test_no_engine_is_started_beside_one_that_could_not_be_ended(world: World) -
         assert lives(first)
         await daemon.until(State.SERVING)
         assert not lives(first)
-        assert [text for text in daemon.texts("noticed") if "ended orphans of an earlier" in text]
+        assert [text for text in daemon.texts("noticed") if "killed orphans of an earlier" in text]
 
     play(world, story, recheck_s=0.05)
 

@@ -121,7 +121,7 @@ def test_a_near_tie_is_excused_and_reported_once(world: World) -> None:
     again = world.start()
     assert [again("proof"), again("serving")] == [None, None]
     assert len(world.notices) == 1
-    assert "rounding explains that" in world.notices[0]
+    assert "rounding explains the difference" in world.notices[0]
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_a_card_that_the_environment_names_is_the_one_forecast() -> None:
     for name, seen in (("1", gpus[1:]), ("GPU-1f", gpus[1:]), ("", ())):
         found = plan(machine, engine={"env": {"CUDA_VISIBLE_DEVICES": name}})
         assert gpus_of(found, machine) == seen
-    assert "names no visible card" in forecast(found, machine).reason
+    assert "does not name a visible card" in forecast(found, machine).reason
 
 
 LLAMA_8B = replace(

@@ -35,11 +35,11 @@ def spread_over(machine: Inventory, **sections: object) -> Plan:
         ("mp", CUDA, ""),
         ("ray", WITH_RAY, ""),
         ("ray", replace(CPU, ray="2.60.0"), "vLLM does not support Ray on CPUs"),
-        ("ray", replace(WITH_RAY, version="0.20.2"), "from 0.21 on, and this is 0.20.2"),
+        ("ray", replace(WITH_RAY, version="0.20.2"), "from 0.21 on, but this is 0.20.2"),
         (
             "ray",
             replace(CUDA, ray="2.51.1"),
-            "Ray 2.51.1 runs the code of anyone who reaches it; 2.52",
+            "Ray 2.51.1 runs code from anyone who can reach it; 2.52",
         ),
         (
             "ray",
@@ -107,7 +107,7 @@ def test_what_ray_could_deal_to_another_node_is_refused(model: ModelCard, dealt:
     others = tuple(Node(name, named("A10")) for name in ("n2", "n3"))
     three = replace(machine, others=others)
     assert (PARTITION in plan(three).env) is dealt
-    with pytest.raises(Unplannable, match="Ray may deal the layers of one node to another"):
+    with pytest.raises(Unplannable, match="Ray can assign one node's layers to another"):
         spread_over(three)
     assert spread_over(replace(machine, others=others[:1])), "Ray has no choice"
     typed = {"extra_args": ["--tensor-parallel-size", "3"]}
@@ -141,7 +141,7 @@ def test_typed_flags_that_ray_decides_are_refused() -> None:
     with pytest.raises(Unplannable) as refused:
         over(2, engine={"extra_args": [BACKEND, "mp"]})
     assert str(refused.value).endswith(
-        f"extra_args has {BACKEND} mp; remove it, and set [cluster] executor instead, which is ray"
+        f"extra_args has {BACKEND} mp; remove it, and set [cluster] executor instead, now ray"
     )
 
 

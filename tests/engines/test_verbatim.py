@@ -17,9 +17,9 @@ def given(*words: str) -> Plan:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--additional-config", "{x}"], "no JSON object"),
-        (["--additional-config", "[1]"], "no JSON object"),
-        (["--additional-config"], "no JSON object"),
+        (["--additional-config", "{x}"], "not a JSON object"),
+        (["--additional-config", "[1]"], "not a JSON object"),
+        (["--additional-config"], "not a JSON object"),
         (["--config", "vllm.yaml"], "cannot plan with --config vllm.yaml"),
         (["--config=vllm.yaml"], "write its keys as flags"),
         (["--max-model-len", "long"], "32768, 32k, 32K or auto"),
@@ -32,7 +32,7 @@ def given(*words: str) -> Plan:
         (["--tensor-parallel-size", "two"], "no count"),
         (["--port", "http"], "not a number from 1 to 65535"),
         (["--port"], "not a number from 1 to 65535"),
-        (["--cpu-offload-gb", "-5"], "no size in GiB"),
+        (["--cpu-offload-gb", "-5"], "not a size in GiB"),
     ],
 )
 def test_a_flag_that_cannot_be_used_is_refused(words: list[str], said: str) -> None:

@@ -443,7 +443,7 @@ def test_triton_attention_decodes_with_ours_where_they_serve(ran: Callable[[str]
     assert f"{runs} (cache int4_per_token_head, read and written; decoding only)" in log
     assert f"{runs} (cache auto, read; decoding and prompts)" in log
     stays = "caovan: attention stays on vLLM's own kernels: "
-    assert f"{stays}the layer has a sliding window, which the kernels have not" in log
+    assert f"{stays}the layer has a sliding window, which the kernels do not support" in log
     assert f"{stays}cannot load attention" in log
     assert f"{stays}RuntimeError: out of memory" in log
     assert "goes back to vLLM's own kernels: cannot use a cache of torch.int16" in log

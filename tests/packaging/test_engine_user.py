@@ -124,7 +124,7 @@ def test_orphans_that_left_the_session_and_swallow_term_are_ended(machine: Machi
     old = serves(machine)
     assert "escapee" in map(machine.comm, old)
     machine.must("kill", "-9", str(machine.status()["engine_pid"]))
-    until(lambda: not living(machine, old), "an engine that is gone", SOON_S)
+    until(lambda: not living(machine, old), "an engine that has exited", SOON_S)
     serves(machine)
 
 

@@ -51,7 +51,7 @@ HISTORY = {
 PLAN = {
     "model": "/m", "argv": ["vllm"], "settings": {}, "env": {}, "warnings": [], "extra_args": [],
 }  # fmt: skip
-NODE = {"name": "n2", "rank": 1, "missing": "nothing is heard of it"}
+NODE = {"name": "n2", "rank": 1, "missing": "the node is silent"}
 
 
 class FakeDaemon:

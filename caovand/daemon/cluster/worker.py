@@ -254,7 +254,7 @@ class WorkerPart(Part):
         if self._running and self._running == self._start_to_run:
             changed = self._slot.snapshot.reason == PLAN_CHANGED
             cause = (
-                "because its configuration changed there" if changed else " by an operator there"
+                " because its configuration changed there" if changed else " by an operator there"
             )
             self._failed = (self._running, Finding("node-lost", f"its rank was stopped{cause}"))
         if left:

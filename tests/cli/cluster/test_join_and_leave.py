@@ -133,7 +133,7 @@ def test_a_loopback_address_counts_only_where_it_is_typed(
     monkeypatch.setattr(own_address, "of_default_route", lambda: own)
     said = box("init")
     assert said.code == Exit.FAILED
-    assert "no default route" in said.err
+    assert "without a default route" in said.err
     assert "--listen HOST:7070" in said.err
     assert not box.key.exists()
     assert box("init", "--listen", "127.0.0.1:7070").code == 0
@@ -147,8 +147,8 @@ def test_a_loopback_address_counts_only_where_it_is_typed(
         (":7070", "is not ADDRESS:PORT"),
         ("0.0.0.0:7070", "0.0.0.0 stands for every address"),
         ("[::]:7070", ":: stands for every address"),
-        ("a b:7070", "neither an address nor the name of a host"),
-        ("$(id):7070", "neither an address nor the name of a host"),
+        ("a b:7070", "neither an address nor a host name"),
+        ("$(id):7070", "neither an address nor a host name"),
     ],
 )
 def test_what_is_no_address_of_one_machine_is_refused(box: Box, endpoint: str, fact: str) -> None:

@@ -99,6 +99,6 @@ def test_a_broken_store_is_a_problem_and_no_crash(tmp_path: Path) -> None:
     outside = {**layer, "digest": "sha256:../../../etc/passwd"}
     for layers in (None, [], [3], [layer], [outside]):
         at.write_text(json.dumps({"layers": layers}))
-        assert "names no GGUF file" in problem("tiny:1b", tmp_path)
+        assert "does not name a GGUF file" in problem("tiny:1b", tmp_path)
     at.write_text("[")
     assert "it is not JSON" in problem("tiny:1b", tmp_path)

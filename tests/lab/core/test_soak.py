@@ -212,7 +212,7 @@ def test_acceptance_that_collapses_fails() -> None:
     found = outcome(counted(0.1), "drafts")
     assert found.outcome is Outcome.FAILED
     assert found.text == (
-        "2.00 tokens of a draft were accepted in the first third, 0.20 in the last"
+        "2.00 tokens per draft were accepted in the first third, 0.20 in the last"
     )
     assert "drafts" not in {
         c.name for c in verdict.checks(SoakRecord(60.0, samples(1, lambda _: 0.0)))
