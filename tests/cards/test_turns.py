@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ KV = os.environ.get("CAOVAN_CARDS_KV", "auto")
 AT_ONCE = {1: 4, 2: 2}
 """By cards: how many engines of each way share them."""
 RIGHT_BY_ITSELF = (0, 32)
+ERROR, MAX_ERRORS = re.compile(r"Assertion|Traceback|Error\b"), 20
 WITH, ALONE = "with the plugin", "without the plugin"
 RESETS_SCALES = bool(EAGER) and KV.endswith("_per_token_head")
 
@@ -117,11 +119,16 @@ def summed(way: str, begun: list[Run]) -> None:
 
 
 def told(run: Run) -> None:
-    """Print a run's tables and verdicts, and the end of its log, which says why it ended."""
+    """Print a run's tables and verdicts, its first errors and the end of its log.
+
+    An aborted engine's log ends in C++ frames; only its first errors say what failed.
+    """
     lines = run.log.read_text(errors="replace").splitlines()
     tables = [line for line in lines if line.startswith(("|", "pass ", "FAILED "))]
+    errors = [line for line in lines if ERROR.search(line)][:MAX_ERRORS]
     print(f"--- {run.log.name}: exit status {run.process.returncode}", flush=True)
-    print(*tables, "...", *lines[-(5 if any(run.rows()) else 40) :], sep="\n", flush=True)
+    end = lines[-(5 if any(run.rows()) else 40) :]
+    print(*tables, "...", *errors, "...", *end, sep="\n", flush=True)
 
 
 @pytest.mark.parametrize("count", [1, 2])
