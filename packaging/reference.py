@@ -1,7 +1,7 @@
 """The lists of the pages, taken from the code: keys, verbs, states, failures and rungs.
 
-packaging/man/make.py writes it as roff, packaging/docs/make.py as Markdown. Nothing here knows
-either format: text is plain, with `backquotes` around what is typed.
+packaging/man/make.py writes it as roff, packaging/docs/make.py as Markdown. This module depends on
+neither format: text is plain, with `backquotes` around what is typed.
 """
 
 from __future__ import annotations

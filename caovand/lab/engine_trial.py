@@ -32,7 +32,7 @@ from caovand.lab.core.bench import compare
 
 PROMPTS, CONCURRENCY, ROUNDS, TOKENS = (512, 4096), (1, 4), 5, 128
 MAX_SLOWER = 0.03
-"""Tolerated slowdown: a significant one may still be too small to justify an old release."""
+"""Tolerated slowdown: a significant one can still be too small to justify an old release."""
 TRIAL_PROMPTS = (
     "1, 2, 3, 4, 5, 6, 7, 8,",
     "The capital of France is",
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def why_slower(rows: list[compare.FigureChange]) -> str:
-    """Why an engine with these figures is rejected; empty if it is kept."""
+    """Why an engine with these results is rejected; empty if it is kept."""
     worst = max(
         (row for row in rows if row.verdict == "worse" and abs(row.change) > MAX_SLOWER),
         key=lambda row: abs(row.change),

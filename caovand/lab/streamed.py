@@ -48,7 +48,9 @@ class BadStatus(Unanswered):
 
 @dataclass(frozen=True)
 class StreamedAnswer:
-    """The result of a request: its text and why it ended; no `answered` if its client left."""
+    """The result of a request: its text and why it ended; no `answered` if its client
+    disconnected.
+    """
 
     text: str
     finish: str

@@ -5,8 +5,8 @@
 
 Run by an engine's Python (it needs torch, tokenizers, safetensors). The models have the shapes and
 the tensor names of the real families, so vLLM takes the same paths for them; the same kind is the
-same bytes every time. OUT appears whole or not at all, and a folder that holds anything else is
-never replaced.
+same bytes every time. OUT appears whole or not at all, and a folder with other contents is never
+replaced.
 
     demo          hybrid_copy with words: it answers one sentence, and its drafts are accepted
     dense         Qwen3: two attention layers, random weights
@@ -372,7 +372,7 @@ def stamp(kind: str) -> dict[str, Any]:
 
 
 def is_made(kind: str, folder: Path) -> bool:
-    """Whether the folder is this model already; SystemExit if it is not ours to replace."""
+    """Whether the folder already contains this model; SystemExit if it contains something else."""
     if not folder.exists():
         return False
     try:

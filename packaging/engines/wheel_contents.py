@@ -1,6 +1,6 @@
-"""What is in a wheel, without downloading it: a zip has its list of contents at its end.
+"""List a wheel's contents without downloading it: a zip file keeps its directory at the end.
 
-An index that serves parts of files (HTTP ranges, as PyPI does) is asked for that part alone.
+From an index that supports HTTP ranges, as PyPI does, only that part is requested.
 """
 
 from __future__ import annotations

@@ -133,8 +133,8 @@ def test_without_cards_less_is_named() -> None:
         ),
         (
             {"listens_at": "127.0.1.1"},
-            "the ranks of gpu2 would listen at 127.0.1.1, where the name of its host leads: Gloo"
-            " has no interface, since [engine] env takes it away or its name is one letter",
+            "the ranks of gpu2 would listen at 127.0.1.1, to which its host name resolves: Gloo"
+            " has no interface, because [engine] env removes it or its name is a single letter",
             "on gpu2: remove GLOO_SOCKET_IFNAME from [engine] env, or map the host name to"
             " 10.0.0.2 in /etc/hosts",
         ),
@@ -173,8 +173,8 @@ def test_what_keeps_nodes_from_serving_together(
         ),
         (
             {"nvcc": False},
-            "there is no nvcc on gpu2, and one on head1: a start may fail at the first of"
-            " FlashInfer's kernels that is not built there",
+            "gpu2 has no nvcc, but head1 does: a start can fail at the first FlashInfer kernel that"
+            " is not built on gpu2",
             AGAIN,
         ),
         (

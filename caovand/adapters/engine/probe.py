@@ -196,7 +196,7 @@ class _Environment:
     def _run(
         self, argv: Sequence[str], env: Mapping[str, str], own: Mapping[str, Any]
     ) -> subprocess.CompletedProcess[str]:
-        """Run it as the engine's user, or as ours; `own` makes it another user's."""
+        """Run it as the engine's user, or as ours; `own` selects our user."""
         asker = engine_user.current()
         with popen_arguments(argv, env, self.confinement) as launch:
             if asker is not None and not own:

@@ -24,7 +24,7 @@ def not_found(output: str) -> str | None:
 
 
 def unreachable(output: str) -> bool:
-    """Whether an index did not answer; pip then also reports that it found nothing."""
+    """Whether an index did not answer; pip then also reports that it found no package."""
     return _UNREACHABLE.search(output) is not None
 
 

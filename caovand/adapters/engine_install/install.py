@@ -1,4 +1,4 @@
-"""Make an engine from a lock, in steps that may be interrupted anywhere.
+"""Build an engine from a lock, in steps that can be interrupted anywhere.
 
 The environment is made at its final path. It counts only once `finish` has written its marker, and
 is used only once `current` has been switched after that; until then nothing that works has been

@@ -1,8 +1,8 @@
 """Build the kernels that every start would otherwise compile, into ENGINE/kernels/sm75 for SM75.
 
-FlashInfer takes a module from there as it is, whatever else is installed. Its own cache of compiled
-modules would not do: before it loads one from there it runs ninja, which compiles anew where the
-compiler, a header's date or the engine's folder has changed, and it writes into it.
+FlashInfer loads a module from there unchanged, whatever else is installed. Its own cache of
+compiled modules would not do: before it loads one from there it runs ninja, which compiles anew
+where the compiler, a header's date or the engine's folder has changed, and it writes into it.
 """
 
 from __future__ import annotations

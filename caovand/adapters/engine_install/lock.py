@@ -34,7 +34,7 @@ ADAPTATIONS = ("torchvision-schemas", "vllm-distribution", "vllm-expand")
 _HEADER = re.compile(r"^#\s*caovan:\s*([a-z-]+)\s*=(.*)$")
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.+!_-]*)$")
 _TRAILING_ZEROS = re.compile(r"(?:\.0){1,9}$")
-"""The zeros at the end of a version, which mean nothing."""
+"""The trailing zeros of a version, which are insignificant."""
 _HASH = re.compile(r"^--hash=sha256:([0-9a-f]{64})$")
 _SIZE = re.compile(r"^#\s*(\d+) bytes$")
 _HEADER_KEYS = {
@@ -55,7 +55,7 @@ _HEADER_KEYS = {
 
 @dataclass(frozen=True)
 class Pin:
-    """One package at one version; a file with any of these `sha256` is right.
+    """One package at one version; a file with any of these `sha256` is valid.
 
     `size_bytes` is 0 if the lock does not tell it.
     """
@@ -72,7 +72,7 @@ class Pin:
         return " \\\n    ".join([f"{self.name}=={self.version}", *hashes])
 
     def requirement_from(self, file: Path, digest: str) -> str:
-        """The pin with one file of this sha256 as its source: uv takes one hash for a file."""
+        """The pin with one file of this sha256 as its source: uv accepts one hash per file."""
         return f"{self.name} @ {file.as_uri()} --hash=sha256:{digest}"
 
 

@@ -63,7 +63,7 @@ def prove(lock: Lock, path: Path, run: RunCommand, *, plugin: bool = False) -> P
 
 
 def try_server(engine: Engine, trial: ProofServer, lock: Lock, path: Path, run: RunCommand) -> None:
-    """Start the environment's server once; EngineError names what failed."""
+    """Start the environment's server once; raises EngineError with the failure."""
     assert engine.install.source is not None
     program = path / "bin" / engine.install.source.target
     done = run([str(program), *trial.version], {}, lambda: None)

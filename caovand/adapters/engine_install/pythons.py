@@ -5,7 +5,7 @@ user can change, and few systems have uv.
 
 A Python that uv installs goes into the engines' root, where a service of another user can read it.
 If uv is missing, pip installs it temporarily. uv downloads a Python from GitHub, or from
-`UV_PYTHON_INSTALL_MIRROR`, and knows the sha256 of every Python it offers. So a folder for an
+`UV_PYTHON_INSTALL_MIRROR`, and checks the sha256 of every Python that it offers. So a folder for an
 offline machine gets the archive, and a uv whose own sha256 is part of caovan: the folder's owner
 cannot smuggle in another Python.
 """

@@ -3,7 +3,7 @@
 A file counts if the lock names its content, whatever its name and origin: so an interrupted
 download resumes where it stopped, and an offline folder is safe. pip downloads, so that its
 configuration (mirror, proxy, certificate) applies: uv reads neither pip.conf nor PIP_INDEX_URL, and
-has no command that only downloads. Source archives are handled alike.
+has no command that only downloads. Source archives are handled the same way.
 """
 
 from __future__ import annotations

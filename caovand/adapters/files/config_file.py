@@ -45,7 +45,7 @@ def load(path: Path) -> Config:
 
 
 def _remedy(path: Path, problem: OSError) -> str:
-    """The remedy for a file that we may not read."""
+    """The remedy for a file that we cannot read."""
     if isinstance(problem, PermissionError):
         return "run this as a user who can read it, or correct its permissions"
     if isinstance(problem, FileNotFoundError):

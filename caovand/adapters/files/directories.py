@@ -15,7 +15,7 @@ SERVICE = "caovan"
 ROOT_SYSTEM = "caovan-root"
 """Root's folders: the service's user owns the service's folders, and could plant links there."""
 
-MIN_BYTES = 16 << 10  # with less free space, none of our files fits
+MIN_BYTES = 16 << 10  # with less free space, even our smallest file does not fit
 
 
 def remedy(path: Path, number: int | None) -> str:
@@ -116,7 +116,7 @@ def unwritable_errno(path: Path) -> int:
 
 
 def directories(environ: Mapping[str, str], uid: int, *, system: str = SERVICE) -> Directories:
-    """The four directories for this environment; nothing is created.
+    """The four directories for this environment; does not create them.
 
     systemd sets RUNTIME_DIRECTORY and the others; without it root gets /run/`system` and so on,
     a user the XDG base directories.

@@ -1,6 +1,7 @@
 """The folder that engines or models are installed into: which one it is, and one change at a time.
 
-Who may write there may run code as the service, so where root works it belongs to root.
+Anyone who can write there can run code as the service, so if root installs, the folder belongs to
+root.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ MAX_WORDS = 4096  # bytes
 END_S = 5.0  # a process blocked in the driver may never end
 
 
-# -- one process a card ---------------------------------------------------------------------
+# -- one process per card --------------------------------------------------------------------
 
 
 def addends(torch: Any, rank: int, count: int, turn: int) -> Any:

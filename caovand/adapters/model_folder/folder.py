@@ -53,7 +53,7 @@ MIN_SIMILARITY = 0.8
 _POOLING_FOLDER = re.compile(r"\d{1,3}_[A-Za-z]{1,40}")
 """The names of Sentence Transformers' folders; a path that leads elsewhere is not followed."""
 SURPRISES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
-"""Exceptions that reading a malformed configuration may raise."""
+"""Exceptions that reading a malformed configuration can raise."""
 
 
 def read_model(path: str, weights: bool = True) -> ModelCard:
@@ -220,7 +220,7 @@ def read_gguf(file: Path) -> ModelCard:
         raise unreadable_problem(str(file), file.parent) from None
     except OSError as problem:
         reason, remedy = str(problem.strerror), "check the disk"
-    except SURPRISES as problem:  # last resort: no file may end the daemon
+    except SURPRISES as problem:  # last resort: no file may crash the daemon
         reason = f"it cannot be parsed ({type(problem).__name__}: {reprlib.repr(str(problem))})"
         remedy = "download the model again"
     raise ModelProblem(f"load model {file}", reason, remedy)
@@ -237,7 +237,7 @@ def _describe(
         return with_task(describe(config, tokenizer, str(folder), processor), config, files)
     except BadConfig as problem:
         reason = str(problem)
-    except SURPRISES as problem:  # last resort: no file may end the daemon
+    except SURPRISES as problem:  # last resort: no file may crash the daemon
         reason = f"it cannot be parsed ({type(problem).__name__}: {reprlib.repr(str(problem))})"
     raise ModelProblem(
         f"read model {folder}",

@@ -34,7 +34,7 @@ REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class ConnectionCut(Exception):
-    """The connection failed or ended; trying again may help."""
+    """The connection failed or was lost; a retry may help."""
 
 
 class HubResponse:

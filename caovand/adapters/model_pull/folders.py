@@ -246,7 +246,7 @@ def require_own(folder: Path, what: str) -> None:
 
 
 def closed_to_others(folder: Path) -> Path | None:
-    """The first folder on the way that the service's user may not enter, if any."""
+    """The first folder on the path that the service's user cannot enter, if any."""
     for path in reversed((folder, *folder.parents)):
         if not path.stat().st_mode & 0o001:
             return path

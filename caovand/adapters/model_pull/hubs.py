@@ -29,7 +29,7 @@ class Hub:
     revision: str
     """The default hub."""
     terms: str
-    """The remedy for a user who may not read a model."""
+    """The remedy for a user who cannot read a model."""
     list_path: Callable[[str, str], str]
     file_path: Callable[[str, str, str], str]
     token_headers: Callable[[str], dict[str, str]]
@@ -108,7 +108,9 @@ def token_for(hub: Hub, environ: Mapping[str, str]) -> str:
 
 
 def _endpoint(text: str, origin: str) -> str:
-    """An address that may get a token: encrypted, unless the token never leaves this machine."""
+    """An address that may receive a token: encrypted, unless the token never leaves this
+    machine.
+    """
     remedy = "use hf, modelscope, or an address such as https://hub.example.org"
     try:
         parts = urlsplit(text)

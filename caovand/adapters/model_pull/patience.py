@@ -54,7 +54,7 @@ def wait_before_retry(
 
 
 def require_success(client: HubClient, answer: HubResponse, cannot: str, absent: str) -> None:
-    """Raise ConnectionCut if a retry may help, PullError for any other unsuccessful answer."""
+    """Raise ConnectionCut if a retry can help, PullError for any other unsuccessful answer."""
     status, hub = answer.status, client.hub
     if status in (200, 206):
         return

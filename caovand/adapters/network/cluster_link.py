@@ -144,7 +144,7 @@ def numeric_address(address: str) -> str:
 
 
 class HeadLink(_Link):
-    """The head's end, listening on the numeric `address`. Raises ProblemError.
+    """The head's side, listening on the numeric `address`. Raises ProblemError.
 
     `runtime` is the folder of the daemon's sockets.
     """
@@ -231,7 +231,7 @@ class HeadLink(_Link):
                 follower.heard()
 
     async def send(self, identity: bytes, frame: bytes) -> bool:
-        """Send a frame to the worker with this identity; False if its connection has ended."""
+        """Send a frame to the worker with this identity; False if its connection is closed."""
         return await self._send([identity, frame])
 
     def close(self) -> None:
@@ -243,7 +243,7 @@ class HeadLink(_Link):
 
 
 class WorkerLink(_Link):
-    """A worker's end, which connects to the head at `address` as soon as the head is up.
+    """A worker's side, which connects to the head at `address` as soon as the head is up.
 
     `rejected`: the last connection ended before both sides had proved that they have the key. A
     head that has another key, or no room, closes the connection silently. `runtime` is the folder

@@ -83,7 +83,7 @@ def read(
 
 
 def _all_reach_each_other(gpus: tuple[Gpu, ...]) -> bool | None:
-    """Whether each card reaches the memory of every other; None for one card, or if unknown."""
+    """Whether each card has peer access to every other; None for one card, or if unknown."""
     if len(gpus) < 2 or any(gpu.p2p is None for gpu in gpus):
         return None
     return all(other.index in (gpu.p2p or ()) for gpu in gpus for other in gpus if other is not gpu)

@@ -13,11 +13,11 @@ from typing import Any
 from caovand.adapters.privileges import spawner
 
 ANSWER_S = 5.0
-"""It answers within milliseconds; the loop may wait this long once, and never again."""
+"""The spawner answers within milliseconds; the loop may wait this long once, and never again."""
 
 
 class SpawnerEnded(OSError):
-    """The spawner has ended or was abandoned: no engine can be started or ended any more."""
+    """The spawner has exited or was abandoned: no engine can be started or stopped any more."""
 
     def __init__(self, why: str) -> None:
         super().__init__(None, why)
@@ -66,7 +66,7 @@ class SpawnerLink:
                 self._reap()
 
     def close(self) -> None:
-        """Tell the spawner to end its children and itself."""
+        """Tell the spawner to kill its children and exit."""
         self._hang_up()
         self._link.close()
 
@@ -89,7 +89,7 @@ class SpawnerLink:
 
     def _hang_up(self) -> None:
         self._gone = True
-        with contextlib.suppress(OSError):  # it has ended on its own
+        with contextlib.suppress(OSError):  # it has exited on its own
             self._link.shutdown(socket.SHUT_RDWR)
 
     def _reap(self) -> None:

@@ -1,6 +1,6 @@
 """Whether the engine's own user may read a model and fill the hub's cache, and how to allow it.
 
-That the daemon may does not mean that its engines may: they run as another user.
+The daemon's permission says nothing about its engines: they run as another user.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ NOT_WRITABLE, READ_ONLY = "write to", "write to, because it is read-only for the
 
 
 def check(card: ModelCard, env: Mapping[str, str]) -> None:
-    """Raise ModelProblem if engines run as a user who may not read this model, or not download
-    it."""
+    """Raise ModelProblem if engines run as a user who cannot read this model, or cannot download
+    it.
+    """
     user = engine_user.current()
     if user is None:
         return
@@ -93,7 +94,7 @@ def _group(place: str, bit: int) -> str:
 
 
 def closed_to(name: str, folder: Path) -> str:
-    """The first path that a user may not enter or read, by its mode; empty if there is none.
+    """The first path that a user cannot enter or read, by its mode; empty if there is none.
 
     For a caller who runs as another user. A path with an ACL is assumed to be open: a start finds
     out.

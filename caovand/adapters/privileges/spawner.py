@@ -21,9 +21,9 @@ Anything else is refused: {"refused": WHY}. What the kernel refuses is {"errno":
 
 Every request is carried out with the rights of the engine's user only: a program starts with them,
 and to send a signal this process takes the engine's effective user and no effective capability. So
-all that the daemon gains by a message is that user, which it may become. Otherwise this process has
-the daemon's effective user: a user may slow down the processes it effectively owns. This process
-cannot be traced, and it ends with the daemon.
+a message gives the daemon no more than that user's rights, which it may assume anyway. Otherwise
+this process has the daemon's effective user: a user may slow down the processes it effectively
+owns. This process cannot be traced, and it exits with the daemon.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class Spawner:
     def __init__(self, link: socket.socket, uid: int, groups: Sequence[int]) -> None:
         self._link, self._uid, self._groups = link, uid, groups
         self._started: dict[int, tuple[int, int]] = {}
-        """The pid of each program, and the signal that ends it, by its pidfd."""
+        """The pid of each program, and the signal that stops it, by its pidfd."""
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
 
     def serve(self) -> None:
-        """Answer until the daemon is gone, then end the programs that it left running."""
+        """Answer until the daemon is gone, then kill the programs that it left running."""
         while True:
             for descriptor, event in self._poll.poll():
                 if descriptor in self._started:  # it has ended

@@ -57,7 +57,7 @@ class Subject:
 
     @property
     def card(self) -> Gpu | None:
-        """The card for measuring the kernels, preferably one they are made for."""
+        """The card for measuring the kernels, preferably one that they are made for."""
         turing = [gpu for gpu in self.cards if gpu.compute_capability == trials.TURING]
         return next(iter(turing or self.cards), None)
 
@@ -161,7 +161,7 @@ def _plan_trials(subject: Subject, port: int) -> Iterator[_PlannedTrial]:
 def _model_cells(
     subject: Subject, planned: PlannedEngine, bench: Any
 ) -> list[dict[str, float | None]]:
-    """Modelled figures of each measured cell."""
+    """Modelled values of each measured cell."""
     model = chosen_engine(subject.config).planning.modelled
     return [
         asdict(model(planned.plan, planned.inventory, cell["prompt"], cell["at_once"]))

@@ -19,7 +19,7 @@ from caovand.lab.core.soak.schedule import Limits
 from caovand.lab.streamed import Streams, choice
 
 SILENCE_S = 600.0
-"""Maximum silence of an engine; by then the daemon has ended one that hangs."""
+"""Maximum silence of an engine; by then the daemon has killed one that hangs."""
 KNOWN_TOKENS = 24
 KNOWN_TIMES = 4
 """Requests of each known prompt at the start: first without a prefix cache hit, then with one."""

@@ -112,7 +112,7 @@ class SoakClients:
             self._ledger.wrong("degenerate answer", str(problem))
         except TooLittleText as problem:
             self._ledger.wrong("no prompt", str(problem))
-        except Exception as problem:  # a bug of ours: the main thread raises it
+        except Exception as problem:  # our bug: the main thread raises it
             self.crash = problem
         else:
             return todo.pause_s

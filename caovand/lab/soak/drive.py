@@ -181,7 +181,7 @@ class Soak:
         time.sleep(AFTER_FAILURE_S)
 
     def _learn(self) -> None:
-        """Learn the reference answers of this start: another start may answer differently."""
+        """Record the reference answers of this start: another start may answer differently."""
         self._clients.known = self._asking.learn(self._clients.limits)
         self._clients.generation = self._watch.status["generation"]
 

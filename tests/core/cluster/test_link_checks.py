@@ -141,8 +141,8 @@ def test_addresses_of_ip_6_are_let_in_as_such() -> None:
 def test_a_worker_behind_nat_is_named_by_both_addresses() -> None:
     (only,) = found(reach_worker=SILENT, own="172.17.0.2", seen="10.0.0.9")
     assert only.text == (
-        f"{TO_WORKER}: {SILENT}. Its own connections come from 10.0.0.9: gpu2 is behind NAT, as a"
-        " container with a network of its own"
+        f"{TO_WORKER}: {SILENT}. Its own connections come from 10.0.0.9: gpu2 is behind NAT, like"
+        " a container with its own network"
     )
     assert only.remedy == f"on gpu2: {CONTAINER}"
 
@@ -154,8 +154,8 @@ def test_nat_that_keeps_nobody_out_is_no_finding() -> None:
 def test_a_head_that_is_joined_at_another_address_than_it_names() -> None:
     (only,) = found(reach_rendezvous=SILENT, bound="172.17.0.2")
     assert only.text == (
-        f"{TO_HEAD}{SILENT}. It joined at 10.0.0.1: head1 has two addresses, or is behind NAT as a"
-        " container with a network of its own"
+        f"{TO_HEAD}{SILENT}. It joined at 10.0.0.1: head1 has two addresses, or is behind NAT,"
+        " like a container with its own network"
     )
     assert only.remedy == (
         f"on head1: set [cluster] head to an address that every worker can reach; {CONTAINER}"
@@ -213,8 +213,8 @@ def test_packets_that_are_lost_for_their_size() -> None:
     (up,) = found(reach_head=LARGE_PACKETS_LOST)
     assert (up.verdict, up.text, up.remedy) == (
         "FAIL",
-        "head1 gets no data from gpu2over an open connection: packets of 9000 bytes, the MTU of "
-        "eth0, seem to be lost on the way",
+        "head1 receives no data from gpu2 over an open connection: packets of 9000 bytes, the "
+        "MTU of eth0, seem to be dropped on the way",
         "on gpu2: sudo ip link set eth0 mtu 1500, or lower over a tunnel",
     )
     assert found(reach_head=LARGE_PACKETS_LOST, reach_rendezvous=LARGE_PACKETS_LOST) == (up,), (
@@ -270,8 +270,8 @@ LISTENS = "head1 cannot listen at port 7071 of 10.0.0.1, where ranks meet: "
     [
         (
             {"listen_rendezvous": IN_USE}, f"{LISTENS}{IN_USE}",
-            "on head1: end what has the port, which `sudo ss -ltnp sport = :7071` names; or set"
-            " another port in [cluster] head on every node",
+            "on head1: stop the process that uses the port (`sudo ss -ltnp sport = :7071`"
+            " names it), or set another port in [cluster] head on every node",
         ),
         (
             {"listen_rendezvous": "Permission denied"}, f"{LISTENS}Permission denied",

@@ -126,11 +126,11 @@ def test_a_worker_says_that_its_head_has_another_key_as_soon_as_that_is_known(
         await soon(lambda: "cluster.key differs" in worker.slot.snapshot.reason)
         held = await worker.slot.until(State.HOLD)
         assert held.reason == (
-            "waiting for the head at 10.0.0.1:7070: each connection ends before both have proved to"
-            " have the same key: cluster.key differs, another program has that port, or the head"
-            " has as many connections as it admits, 8 from one address; copy the head's"
-            " cluster.key again, then: sudo systemctl restart caovan; or give each worker an"
-            " address of its own"
+            "waiting for the head at 10.0.0.1:7070: every connection closes before both sides"
+            " prove that they hold the same key: cluster.key differs, another program uses that"
+            " port, or the head admits no more connections (at most 8 from one address); copy the"
+            " head's cluster.key again, then: sudo systemctl restart caovan; or give each worker"
+            " its own address"
         )
         assert worker.part.summary()["lost"] == ["10.0.0.1:7070"]
         looked = len(worker.slot.applied)

@@ -51,7 +51,7 @@ def _draw(text: str) -> bytes:
 def fit(text: str, tokens: int, count: TokenCounter) -> tuple[str, int]:
     """Cut `text` to about `tokens` tokens, never more; return it with its count.
 
-    `count` asks the engine. The search narrows an interval of lengths in characters, guessing by
+    `count` queries the engine. The search narrows an interval of lengths in characters, guessing by
     the observed density.
     """
     low, low_count = 0, 0

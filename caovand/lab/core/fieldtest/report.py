@@ -1,4 +1,4 @@
-"""Format a field test's results as Markdown for posting, with measured next to modelled figures."""
+"""Format a field test's results as Markdown for posting, with measured next to modelled values."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ NOTABLE_EVENTS = frozenset({"suspicion", "noticed", "reload", "mode", "tune", "g
 EMPTY = "empty answer"
 """Kind of error for an answer that has tokens, but no text."""
 MAX_EMPTY_SHARE = 0.1
-"""Tolerated share of requests: a model may end at once, or begin with invisible tokens."""
+"""Tolerated share of requests: a model can stop at once, or begin with invisible tokens."""
 NAMED = FAILING_EVENTS | NOTABLE_EVENTS | {STARTED}
 
 
