@@ -15,9 +15,9 @@ from caovand.core.plan import Setting
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """A format of tool calls or of thoughts, by the name of the models that made it known.
+    """A format of tool calls or thoughts, named after the models that introduced it.
 
-    A chat template has it if it contains all of `marks` and, where there are `types`, the model's
+    A chat template uses it if it contains all of `marks` and, if there are `types`, the model's
     type begins with one of them.
     """
 
@@ -119,7 +119,7 @@ SHOWN = (
     "<tool_call", "<TOOLCALL", "<|tool_call", "[TOOL_CALLS", "<｜tool▁call", "<function",
     "<|action_start",
 )  # fmt: skip
-"""Parts of templates that show some format of tool calls, known or not."""
+"""Parts of templates that show some tool-call format, known or not."""
 THOUGHTS = (
     ChatFormat("gpt-oss", ("<|channel|>",)),
     ChatFormat("Gemma 4", ("<|channel>",)),
@@ -209,7 +209,7 @@ def choose(
 ) -> Setting:
     """The first of the `parsers` of a model's format that the engine has; `known` are all it has.
 
-    `parsers` are by format, the best first; an empty `known` means that the engine was not asked.
+    `parsers` are by format, the best first; an empty `known` means that the engine was not probed.
     """
     template = model.chat_template or ""
     if not part.mentioned(template):

@@ -85,7 +85,7 @@ class SecretOptions:
         return tuple(shown)
 
     def values(self, words: Sequence[str]) -> tuple[str, ...]:
-        """The values that are shown to nobody."""
+        """The values that are never shown."""
         hidden: list[str] = []
         for option in self.read(words):
             if option.name in self.keys:

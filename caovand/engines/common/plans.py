@@ -75,7 +75,7 @@ def address(config: Config) -> dict[str, Setting]:
 
 
 def card_variables(gpus: Sequence[Gpu], no_card: str = "") -> dict[str, Setting]:
-    """The variables that show these cards alone to an engine for CUDA."""
+    """The variables that make only these cards visible to a CUDA engine."""
     visible = ",".join(map(device_name, gpus)) or no_card
     return {
         "CUDA_VISIBLE_DEVICES": Setting(visible, "policy", "the cards of this plan"),
@@ -91,7 +91,7 @@ def typed_variables(config: Config) -> dict[str, Setting]:
 
 
 def context_of(plan: Plan) -> int | None:
-    """The longest request in tokens; every engine's plans have it under the same name."""
+    """The longest request in tokens, under the same name in every engine's plans."""
     return count(plan.value("max_model_len"))
 
 
@@ -102,7 +102,7 @@ def keep_steps(
 ) -> Plan:
     """Take the rungs of a degraded plan for the same model again, as far as `may_keep` allows.
 
-    The plan itself if there is nothing to take.
+    The plan itself if there is no rung to take.
     """
     if remembered is None or remembered.model != plan.model or not remembered.taken:
         return plan
@@ -136,7 +136,7 @@ def idle_keys(
 
 
 def misfit_warnings(memory: MemoryEstimate) -> tuple[str, ...]:
-    """The warning that a plan does not fit; nothing if it does, or if that is unknown."""
+    """The warning that a plan does not fit; yields nothing if it fits, or if that is unknown."""
     if memory.fits is not False:
         return ()
     return ("; ".join((f"it does not fit: {memory.lack}", *memory.advice)),)

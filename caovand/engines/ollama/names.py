@@ -21,7 +21,7 @@ HOST, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
 WEIGHTS = "application/vnd.ollama.image.model"
 MAX_LAYERS = 1000
 FOLDERS = ("/", ".", "~")
-"""Beginnings of a checkpoint's path, as other engines take it."""
+"""Prefixes of a checkpoint's path, as other engines accept it."""
 _PART = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 _HOST = re.compile(r"\w[\w.-]{0,200}(?::\d{1,5})?", re.ASCII)
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")

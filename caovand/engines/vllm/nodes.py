@@ -49,7 +49,7 @@ ADDRESSING = (HOST_IP, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 ONE_NODE_VARIABLES = (
     *ADDRESSING, "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "OMP_NUM_THREADS", JOBS, THREADS
 )  # fmt: skip
-"""Variables whose values on the head say nothing of another node."""
+"""Variables whose values on the head do not apply to another node."""
 _WORKER_TITLE = re.compile(r"^VLLM::(?:Worker(?:_(?P<rank>\w+))?|(?P<core>EngineCore\w*))")
 _ACTOR_TITLE = "ray::RayWorkerProc"
 _RANK_PREFIX = re.compile(
@@ -115,7 +115,7 @@ def uses_ray(plan: Plan) -> bool:
 def ray_environment(place: NodePlace) -> dict[str, Setting]:
     """The variables that Ray, its actors and its driver on this node share.
 
-    Ray admits everybody who reaches its ports unless it has a token.
+    Ray admits anyone who can reach its ports unless it has a token.
     """
     variables = {
         "RAY_AUTH_MODE": Setting("token", "policy", "Ray admits no node without the token"),
@@ -147,9 +147,9 @@ def spread(
     """The plan over this machine and the others, which meet at this host; raises Unplannable.
 
     The split was planned for the cards of all nodes (`planning.parallel`). A CPU build has one rank
-    a node and no cards to split over: there it is tensor parallel unless stages were planned.
+    per node and no cards to split over: there it is tensor parallel unless stages were planned.
     `no_rdma` is why NCCL must not use InfiniBand or RoCE, "" if it may; `address` is the head's own
-    towards the others, "" if unknown.
+    on the other nodes' network, "" if unknown.
     """
     nodes = 1 + len(machine.others)
     _refuse_typed(plan, nodes, executor)
@@ -237,7 +237,7 @@ def plan_of_rank(plan: Plan, place: NodePlace) -> Plan:
     by = Setting(interface, "policy", "the interface that reaches the other nodes")
     env: Mapping[str, Setting] = {HOST_IP: reached, "GLOO_SOCKET_IFNAME": by}
     if plan.device != "cpu":
-        # NCCL takes a name for the beginning of names, such as eth0 for eth0.100 too.
+        # NCCL treats a name as a prefix: eth0 also matches eth0.100.
         exact = Setting(f"={interface}", "policy", "only this interface reaches the other nodes")
         env = {**env, "NCCL_SOCKET_IFNAME": exact}
     if uses_ray(plan):
@@ -263,7 +263,7 @@ def _is_set(value: str) -> bool:
 
 
 def by_host_name(env: Mapping[str, str], interface: str) -> bool:
-    """Whether Gloo listens where the host's name leads: it takes a name of one letter for none."""
+    """Whether Gloo listens where the host's name leads: it treats a one-letter name as none."""
     return len(env.get("GLOO_SOCKET_IFNAME", interface)) < 2
 
 

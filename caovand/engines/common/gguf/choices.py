@@ -1,4 +1,4 @@
-"""The choices that planners for GGUF files make alike: loads to compare, and reasons for one."""
+"""The choices that all planners for GGUF files share: loads to compare, and reasons for one."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def candidate_loads(
 ) -> tuple[GgufLoad, ...]:
     """The preferred load, and cheaper ones that may keep every layer on the cards.
 
-    They have a cache of eight bits, unless one of its `kinds` is stated, and fewer requests at
-    once, unless their number is.
+    They have an 8-bit cache, unless one of its `kinds` is configured, and fewer requests at once,
+    unless their number is.
     """
     if not sizer.gpus:
         return (load,)
@@ -75,7 +75,9 @@ def cache_type_of(sized: PlacedLoad, preferred: Setting) -> Setting:
 
 
 def why_context(sizer: LoadSizer, sized: PlacedLoad, workload: str, free_memory: str) -> str:
-    """Why the chosen load has this context; `free_memory` names what it may take of the host's."""
+    """Why the chosen load has this context; `free_memory` describes how much host memory it may
+    use.
+    """
     context = sized.load.context
     if context == sizer.model.max_model_len:
         return "the model's own limit"

@@ -1,6 +1,6 @@
 """The ladder's rungs: each makes one change that leads to a more modest plan.
 
-All steps go one way, so each rung ends, and with the rungs the ladder.
+All steps go in one direction, so every rung runs out of steps, and so does the ladder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LAYERS_DIVISOR = 8
 
 
 def _fewer_slots(plan: Plan, finding: Finding) -> RungStep | None:
-    if plan.value(SHARED) is True:  # of one cache they free nothing
+    if plan.value(SHARED) is True:  # with one shared cache they free nothing
         return None
     return halve(plan, "parallel", 1, "sequences")
 

@@ -1,4 +1,4 @@
-"""The forecast of a plan: what each device will hold, and whether it has room."""
+"""The forecast of a plan: what each device will hold, and whether it fits."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def speed(plan: Plan, inventory: Inventory) -> float | None:
 
 
 def host_mib(plan: Plan, inventory: Inventory) -> float:
-    """MiB of host memory that the engine needs, apart from earlier prompts, which give way."""
+    """MiB of host memory that the engine needs, apart from earlier prompts, which yield to it."""
     host = _devices(plan, inventory)[-1]
     return (host.total - host.prompts) / MIB
 

@@ -42,8 +42,9 @@ UNUSED = {
 }
 """Why other keys have no effect here."""
 MIN_TOKENS_S = 10.0
-"""Modelled tokens a second below which the CPU does not replace a card: people read half as fast,
-but reading a prompt of 4,096 tokens takes minutes."""
+"""Modelled tokens per second below which the CPU does not replace a card: people read half as fast,
+but reading a prompt of 4,096 tokens takes minutes.
+"""
 
 
 def make_plan(

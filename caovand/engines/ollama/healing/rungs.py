@@ -1,6 +1,6 @@
 """The ladder's rungs: each makes one change that leads to a more modest plan.
 
-All steps go one way, so each rung ends, and with the rungs the ladder.
+All steps go in one direction, so every rung runs out of steps, and so does the ladder.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The ladder's rungs: each makes one change that leads to a more modest plan.
 
-All steps go one way, so each rung ends, and with the rungs the ladder.
+All steps go in one direction, so every rung runs out of steps, and so does the ladder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HAS_EIGHT_BITS = frozenset({"sm89", "sm90", "sm100", "sm103", "sm120", "sm121"})
 
 
 def _fewer_requests(plan: Plan, finding: Finding) -> RungStep | None:
-    # SGLang refuses a group of cards that serves none.
+    # SGLang refuses a group of cards that serves no request.
     return halve(plan, REQUESTS, attention_groups(plan.value), "requests at once")
 
 

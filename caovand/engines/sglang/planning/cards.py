@@ -74,7 +74,7 @@ def why_indivisible(model: ModelCard, size: int) -> str:
 def uneven_cut(model: ModelCard, size: int) -> str:
     """Why an MLP or expert cannot be cut over `size` cards; empty if it can.
 
-    A card's part must consist of whole groups or blocks of weights with one scale: SGLang ends at
+    A card's part must consist of whole groups or blocks of weights with one scale: SGLang exits at
     the first part that does not.
     """
     part, width = ("experts", model.expert_size) if model.experts else ("MLP", 0)

@@ -24,7 +24,7 @@ def describe(model: ModelCard) -> str:
 
 
 def access_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Check that the model is here, and that the service may read it."""
+    """Check that the model is here, and that the service can read it."""
     model = facts.model
     if model is None:
         return

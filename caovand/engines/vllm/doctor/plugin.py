@@ -84,7 +84,7 @@ def _lm_head_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def _state_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Check whether a hybrid model that drafts may have a prefix cache."""
+    """Check whether a hybrid model that drafts can use a prefix cache."""
     engine, model = facts.engine, facts.model
     if engine is None or engine.build != "cuda" or engine.release >= releases.DRAFTS_KEEP_STATES:
         return

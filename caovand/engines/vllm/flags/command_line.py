@@ -125,7 +125,7 @@ def api_keys(arguments: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def secret_values(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The values that are shown to nobody, including those inside JSON."""
+    """The values that are never shown, including those inside JSON."""
     values: list[str] = []
     for flag in read(arguments):
         if is_secret(flag.name):

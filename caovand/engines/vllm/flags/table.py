@@ -1,4 +1,4 @@
-"""Every flag of `vllm serve` that caovan knows, one row each: how vLLM reads it.
+"""Every `vllm serve` flag that caovan handles, one row each: how vLLM reads it.
 
 `SUCCESSORS` are the replacements of flags that vLLM once had: commands on the web still use them.
 `FOREIGN` are options of other programs, and `LATER` flags that early releases lack.
@@ -60,7 +60,7 @@ class FlagRow:
     """One flag of vLLM.
 
     `takes` is how many words follow it ("many": all up to the next flag), `short` its short name. A
-    flag with a `secret` is shown to nobody: `secret` is the shortest prefix of its name that vLLM
+    flag with a `secret` is never shown: `secret` is the shortest prefix of its name that vLLM
     accepts, and `carrier` the variable that passes it to the engine instead. Values outside
     `wanted` are refused before a start. Values that the planner and the forecast calculate with are
     of `type`, also in a degraded plan. `unforeseen` says how it changes memory if it makes a
@@ -275,7 +275,7 @@ LATER = frozenset({
     "structured_outputs_config", "tool_call_parser", "tool_parser_plugin", "tool_server",
     "worker_extension_cls",
 })  # fmt: skip
-"""Arguments that only later releases have: an engine that does not know one is older."""
+"""Arguments that only later releases have: an engine without one is older."""
 
 
 def known_of(captures: Mapping[str, str]) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """The ladder's rungs: each makes one change that leads to a more modest plan.
 
 A rung is pure: it takes a plan and a finding, and returns a Step, or None if it has no step left.
-All steps go one way, so each rung ends, and with the rungs the ladder.
+All steps go in one direction, so every rung runs out of steps, and so does the ladder.
 """
 
 from __future__ import annotations

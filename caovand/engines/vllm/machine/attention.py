@@ -156,7 +156,7 @@ def has_heads_of_two_widths(model: ModelCard) -> bool:
 
 
 def images_attend_both_ways(model: ModelCard) -> bool:
-    """Whether only Triton's attention serves this model."""
+    """Whether only Triton's attention supports this model."""
     kind = model.model_type.removesuffix("_text")
     return kind in BIDIRECTIONAL_IMAGE_TYPES or model.architecture.startswith(WRAPPED)
 
@@ -282,7 +282,7 @@ def plugin_attends(engine: EngineInfo, gpus: tuple[Gpu, ...], env: Mapping[str, 
 
 
 def ends_in_half(values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
-    """The name of the card on which FlashAttention would end the engine; empty if there is none.
+    """The name of the card on which FlashAttention would crash the engine; empty if there is none.
 
     FlashAttention 3 writes bfloat16 whenever it reads 8 bits, but vLLM passes it an output of the
     model's type: with float16 the start succeeds and the first request fails (0.21 on an H200; 0.32

@@ -4,7 +4,7 @@ The refusals mirror vllm/config/model.py and quantization/ (compressed_tensors.p
 compressed_tensors_moe/, gptq.py, auto_gptq.py and moe_wna16.py).
 
 Marlin, which vLLM uses for fp8 weights before SM89, takes tiles of 64 by 128 or 128 by 64 elements.
-Releases before `MARLIN_PADS` do not pad a rank's part of a layer to whole tiles, and end while
+Releases before `MARLIN_PADS` do not pad a rank's part of a layer to whole tiles, and crash while
 loading, or at the first step with "Invalid thread config" (vllm#28363, vllm#42390).
 
 vLLM chooses the kernels of every card by the first visible one: every rank asks for the capability
@@ -36,7 +36,8 @@ WITHOUT_HALF = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4", "plamo2"})
 """Model types that overflow in float16: vLLM accepts only bfloat16 or float32."""
 WITH_FLOAT32 = frozenset({"bitsandbytes", "gguf"})
 """Quantisations that also compute in float32. The kernels of the others accept 16-bit types only;
-with those of compressed-tensors a start begins, and fails at the first step."""
+with those of compressed-tensors a start succeeds at first, but fails at the first step.
+"""
 MIN_CAPABILITY = {
     "mxfp4": AMPERE,
     "fbgemm_fp8": AMPERE,
@@ -230,7 +231,7 @@ def weights_problems(model: ModelCard, engine: EngineInfo, *, cards: bool) -> It
 
 
 def only_in_half(model: ModelCard, engine: EngineInfo) -> str:
-    """Why vLLM computes these weights in float16 alone; empty if it does not."""
+    """Why vLLM computes these weights only in float16; empty if it does not."""
     stored = model.gptq
     if stored is None or engine.release >= releases.GPTQ_BY_MARLIN or model.experts:
         return ""
