@@ -16,7 +16,7 @@ from caovand.lab.core.soak.verdict import EMPTY
 from caovand.lab.soak.asking import KNOWN_TOKENS, KnownPrompt, Requester, SoakReply
 from caovand.lab.soak.ledger import SoakLedger
 
-AFTER_FAILURE_S = 1.0
+PAUSE_AFTER_FAILURE_S = 1.0
 TURN_CHARS = 200
 """Characters that a client adds to a conversation per turn."""
 BYTES_PER_TOKEN = 4
@@ -92,7 +92,7 @@ class SoakClients:
                 if self._ended.is_set():
                     return
                 self._busy += 1
-            pause_s = AFTER_FAILURE_S
+            pause_s = PAUSE_AFTER_FAILURE_S
             try:
                 pause_s = self._next()
             finally:
@@ -116,7 +116,7 @@ class SoakClients:
             self.crash = problem
         else:
             return todo.pause_s
-        return AFTER_FAILURE_S
+        return PAUSE_AFTER_FAILURE_S
 
     def _do(self, todo: ClientTask) -> None:
         if todo.kind is TaskKind.KNOWN:

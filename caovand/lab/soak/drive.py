@@ -19,7 +19,7 @@ from caovand.lab.core.soak.seen import AnswerComparison, AnswerTimes, SoakRecord
 from caovand.lab.core.soak.verdict import DAEMON_EVENT, clock
 from caovand.lab.soak import asking
 from caovand.lab.soak.asking import Requester
-from caovand.lab.soak.clients import AFTER_FAILURE_S, SoakClients
+from caovand.lab.soak.clients import PAUSE_AFTER_FAILURE_S, SoakClients
 from caovand.lab.soak.ledger import SoakLedger
 from caovand.lab.soak.watch import SoakWatch
 
@@ -178,7 +178,7 @@ class Soak:
             self._ledger.wrong("degenerate answer", str(problem))
         else:
             return
-        time.sleep(AFTER_FAILURE_S)
+        time.sleep(PAUSE_AFTER_FAILURE_S)
 
     def _learn(self) -> None:
         """Record the reference answers of this start: another start may answer differently."""

@@ -16,7 +16,7 @@ MIN_JUDGED_S = 900.0
 
 
 @dataclass(frozen=True)
-class WatchedFigure:
+class WatchedMetric:
     """A field of a sample, and its tolerated growth."""
 
     field: str
@@ -26,12 +26,12 @@ class WatchedFigure:
 
 
 WATCHED = (
-    WatchedFigure("engine_mib", "engine's memory", "MiB", 64.0),
-    WatchedFigure("gpu_mib", "GPU memory", "MiB", 64.0),
-    WatchedFigure("engine_files", "engine's open files", "", 16.0),
-    WatchedFigure("daemon_mib", "daemon's memory", "MiB", 8.0),
-    WatchedFigure("daemon_files", "daemon's open files", "", 8.0),
-    WatchedFigure("shared_mib", "/dev/shm", "MiB", 16.0),
+    WatchedMetric("engine_mib", "engine's memory", "MiB", 64.0),
+    WatchedMetric("gpu_mib", "GPU memory", "MiB", 64.0),
+    WatchedMetric("engine_files", "engine's open files", "", 16.0),
+    WatchedMetric("daemon_mib", "daemon's memory", "MiB", 8.0),
+    WatchedMetric("daemon_files", "daemon's open files", "", 8.0),
+    WatchedMetric("shared_mib", "/dev/shm", "MiB", 16.0),
 )
 
 
@@ -49,11 +49,11 @@ def checks(seen: SoakRecord) -> Iterator[SoakCheck]:
             yield _check(figure, points, any(_known(seen.samples, figure)))
 
 
-def _known(samples: Sequence[SoakSample], figure: WatchedFigure) -> Iterator[bool]:
+def _known(samples: Sequence[SoakSample], figure: WatchedMetric) -> Iterator[bool]:
     return (getattr(sample, figure.field) is not None for sample in samples)
 
 
-def _check(figure: WatchedFigure, points: Sequence[trends.TrendPoint], known: bool) -> SoakCheck:
+def _check(figure: WatchedMetric, points: Sequence[trends.TrendPoint], known: bool) -> SoakCheck:
     if not known:
         return SoakCheck(figure.label, Outcome.UNKNOWN, "cannot be read by this user")
     if len(points) < trends.MIN_BINS:
