@@ -273,4 +273,4 @@ def test_a_folder_that_the_service_cannot_enter_is_named(
     said = ctl(*words, "--to", str(closed / "model"))
     assert said.code == 0
     assert folders.closed_to_others(closed / "model") is not None
-    assert "the service's user may not enter" in said.err
+    assert "the service's user cannot enter" in said.err

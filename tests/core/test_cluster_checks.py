@@ -117,8 +117,8 @@ def test_without_cards_less_is_named() -> None:
         ),
         (
             {"cards": (T4,)},
-            "gpu2 offers 1 × Tesla T4 (15 GiB), head1 2 × Tesla T4 (15 GiB): each node runs as many"
-            " ranks",
+            "gpu2 offers 1 × Tesla T4 (15 GiB), head1 2 × Tesla T4 (15 GiB), but every node "
+            "must run the same number of ranks",
             "on head1: name as many cards as gpu2 offers in [engine] gpus",
         ),
         (
@@ -185,8 +185,8 @@ def test_what_keeps_nodes_from_serving_together(
         ),
         (
             {"kernels": (*HEAD.kernels, "sm75 attention-256-fp8")},
-            "FlashInfer's kernels are built on gpu2 but not on head1 (sm75 attention-256-fp8): a"
-            " start compiles them there, and all wait",
+            "FlashInfer's kernels are built on gpu2 but not on head1 (sm75 "
+            "attention-256-fp8): a start compiles them there while every node waits",
             "on head1: sudo caovanctl engine build-kernels",
         ),
         (

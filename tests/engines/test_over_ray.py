@@ -119,9 +119,9 @@ def test_stages_that_were_dealt_by_hand_are_refused_as_such() -> None:
     with pytest.raises(Unplannable) as refused:
         over(3, engine=typed)
     assert str(refused.value) == (
-        "cannot plan for 3 nodes over Ray: [engine] env has VLLM_PP_LAYER_PARTITION, and Ray may"
-        " run a stage on another node than its rank's; remove it, or set [cluster] executor = "
-        '"mp"'
+        "cannot plan for 3 nodes over Ray: [engine] env has VLLM_PP_LAYER_PARTITION, but Ray "
+        "can run a stage on a different node than its rank's; remove it, or set [cluster] "
+        'executor = "mp"'
     )
     assert over(2, engine={"env": {PARTITION: "20,44"}})
     assert over(3)

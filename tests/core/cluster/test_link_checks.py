@@ -73,7 +73,7 @@ def test_what_is_known_of_a_good_link_is_named() -> None:
         (
             "",
             "",
-            "allow all TCP from 10.0.0.1: `sudo nft list ruleset` shows the rules there",
+            "allow all TCP from 10.0.0.1: `sudo nft list ruleset` lists the rules there",
         ),
     ],
 )
@@ -183,7 +183,7 @@ def test_a_head_whose_ranks_would_listen_where_no_worker_gets_to() -> None:
         "gpu2 cannot connect to head1 at 172.17.0.1 of docker0, where ranks listen on free ports:"
         " Connection refused; at 10.0.0.1 they can connect",
         "on head1: remove [cluster] interface, or set the interface of 10.0.0.1, and restart "
-        "caovan; or, where docker0 does join them: allow all TCP from 10.0.0.2: `sudo nft list "
+        "caovan; or, if docker0 does connect them: allow all TCP from 10.0.0.2: `sudo nft list "
         "ruleset` lists the rules there",
     )
 
@@ -196,7 +196,7 @@ def test_a_worker_whose_ranks_would_listen_where_the_head_does_not_get_to() -> N
         "head1 cannot connect to gpu2 at 172.17.0.1 of docker0, where ranks listen on free ports:"
         " no answer within 4 s; at 10.0.0.2 they can connect",
         "on gpu2: remove [cluster] interface, or set the interface of 10.0.0.2, and restart "
-        "caovan; or, where docker0 does join them: allow all TCP from 10.0.0.1: `sudo nft list "
+        "caovan; or, if docker0 does connect them: allow all TCP from 10.0.0.1: `sudo nft list "
         "ruleset` lists the rules there",
     )
     (only,) = found(worker=OTHER, reach_worker=SILENT, seen="10.0.0.9")

@@ -252,8 +252,8 @@ def test_a_head_asks_the_workers_of_a_start_that_failed_until_they_have_answered
         assert (await head.ordered()).evidence == start
         assert (await head.ordered("n3")).evidence == ""
         assert [text for text in head.slot.notices if "evidence" in text] == [
-            "cannot read the evidence of node n2: it is not of version 2: nodes must have"
-            " the same caovan"
+            "cannot read the evidence of node n2: it does not have version 2: nodes must "
+            "run the same caovan"
         ]
         head.link.on_frame(b"n2", frame(start))
         assert (await head.ordered()).evidence == ""

@@ -444,9 +444,9 @@ def test_a_worker_whose_reports_cannot_be_read_is_told_so(world: World) -> None:
         head.link.on_frame(b"n3", b'{"v":1,"name":"n3"}')
         order = await head.ordered("n3")
         assert order.refusal == (
-            "cannot read what node n3 reports: it does not have version 2: nodes must have"
-            " the same caovan; install the same caovan on all nodes, then: sudo"
-            " systemctl restart caovan"
+            "cannot read what node n3 reports: it does not have version 2: nodes must run the "
+            "same caovan; install the same caovan on all nodes, then: sudo systemctl restart "
+            "caovan"
         )
         # One frame of a worker that has joined is no reason to end its rank.
         head.link.on_frame(b"n2", b'{"v":1,"name":"n2"}')

@@ -153,9 +153,9 @@ def test_a_worker_says_that_orders_cannot_be_read_and_goes_by_none_of_them(world
         await soon(lambda: "cannot be read" in worker.slot.snapshot.reason)
         held = await worker.slot.until(State.HOLD)
         assert held.reason == (
-            "waiting for the head at 10.0.0.1:7070: its orders cannot be parsed: it is not"
-            " of version 2: nodes must run the same caovan; install the same caovan on all"
-            " nodes, then: sudo systemctl restart caovan"
+            "waiting for the head at 10.0.0.1:7070: its orders cannot be parsed: it does not "
+            "have version 2: nodes must run the same caovan; install the same caovan on all "
+            "nodes, then: sudo systemctl restart caovan"
         )
         assert worker.part.summary()["lost"] == ["10.0.0.1:7070"], "it is not heard"
         world.clock.ahead_s += 30
