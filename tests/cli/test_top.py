@@ -60,7 +60,8 @@ RECENT = {
 }
 HAPPENINGS = (
     EventLine("06:45:28", "daemon", "caovand 0.1.0 started"),
-    EventLine("06:46:02", "failure", "SERVING -> RECYCLING: engine core exited unexpectedly; the " "engine exited (exit status 0) in phase serving; the same plan again"),
+    EventLine("06:46:02", "failure", "SERVING -> RECYCLING: engine core exited unexpectedly; the"
+              " engine ended (exit status 0) in phase serving; the same plan again"),
     EventLine("06:46:02", "incident", "incident 0001-engine-died: caovanctl incidents show 1"),
     EventLine("06:46:03", "state", "BACKOFF -> STARTING"),
     EventLine("06:46:56", "state", "STARTING -> SERVING"),
