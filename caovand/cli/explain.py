@@ -116,7 +116,7 @@ def page(
     finding = explanation.finding
     if finding:
         shown = explanation.phases or finding.phase == "serving"
-        yield f"{finding.failure}{_phase_suffix(finding) if shown else ''}"
+        yield f"{_class(finding, answer)}{_phase_suffix(finding) if shown else ''}"
         yield f"  line {finding.line}: {finding.text}"
         yield from answer_text.evidence(asdict(answer)) if answer else ()
     elif explanation.reached == "serving":
@@ -149,6 +149,12 @@ def _heading(explanation: Explanation, title: str) -> str:
     version = explanation.engine_version or "(version not in the log)"
     model = explanation.figures.get("model")
     return f"{title} {version}{f', model {model}' if model else ''}"
+
+
+def _class(finding: Finding, answer: FailureAnswer | None) -> str:
+    """The failure's class; the signature of a known cause that has none, such as a full disk."""
+    unnamed = answer is not None and answer.certainty == "certain"
+    return finding.signature if finding.failure == "unknown" and unnamed else finding.failure
 
 
 def _phase_suffix(finding: Finding) -> str:

@@ -12,6 +12,9 @@ from caovand.engines.common.logs.whole_log import lines_of
 from caovand.engines.common.logs.wrapping import join_wrapped
 from caovand.engines.writer import explain_log
 
+FULL = """Warning: client version is 0.15.4
+Error: write /usr/share/ollama/.ollama/models/blobs/sha256-partial: no space left on device
+"""
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total"
 PROMPT = (
     "(APIServer pid=1) INFO 11-20 09:00:00 [logger.py:40] prompt: 'File \"/x/sglang/srt/a.py\"'"
@@ -89,6 +92,7 @@ def test_what_is_no_log_is_called_that(
         ("NVRM: loading NVIDIA UNIX Open Kernel Module", ["Kernel and driver", "no known failure"]),
         ("NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off", ["Kernel and driver", "gpu-lost"]),
         (OOM, ["Engine not certain", "device-oom-load"]),
+        (FULL, ["Ollama 0.15.4 (client)", "disk.full"]),
     ],
 )
 def test_a_page_claims_no_version_of_nobody(

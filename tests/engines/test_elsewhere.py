@@ -138,3 +138,16 @@ def test_a_measured_step_that_does_not_fit_is_told_by_the_frames() -> None:
     )
     assert found is not None
     assert "Lower --max-model-len" in found[1].advice[0]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "first"),
+    [
+        ("D:\\ai\\deploy>docker-compose up -d", "WSL 2 engine"),
+        ("user@MacBook-Pro deploy % docker compose up", "no card to pass"),
+        ("user@server:~$ docker compose up", "nvidia-ctk runtime configure"),
+    ],
+)
+def test_a_container_without_a_card_is_helped_on_its_own_system(prompt: str, first: str) -> None:
+    refused = "Error response from daemon: unknown or invalid runtime name: nvidia"
+    assert first in first_advice(f"{prompt}\n{refused}\n")

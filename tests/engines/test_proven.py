@@ -23,6 +23,20 @@ FULL = (
 NO_CODE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
 PLAIN = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 298.00 MiB"
 
+HIDDEN = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.88 GiB. GPU 3 has a total "
+    "capacity of 21.96 GiB of which 1.29 GiB is free. Including non-PyTorch memory, this process "
+    "has 0 bytes memory in use. Of the allocated memory 19.02 GiB is allocated by PyTorch, and "
+    "1.32 GiB is reserved by PyTorch but unallocated."
+)
+GRAPHS = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 42.00 MiB. GPU 0 has a total "
+    "capacity of 23.49 GiB of which 55.38 MiB is free. Including non-PyTorch memory, this process "
+    "has 22.31 GiB memory in use. Of the allocated memory 21.51 GiB is allocated by PyTorch, with "
+    "{pools} allocated in private pools (e.g., CUDA Graphs), and 303.36 MiB is reserved by PyTorch "
+    "but unallocated."
+)
+
 
 def advice(text: str) -> str:
     found = explain_log(text)
@@ -40,8 +54,14 @@ def advice(text: str) -> str:
         (LOADING + VLLM + FULL.format(own="23.30"), "alone uses 23.3 of the", "nvidia-smi|draft "),
         (LOADING.replace("load_model", "create_weights") + VLLM + PLAIN, "weights do not fit",
          "do not show"),
-        (VLLM + FULL.format(own="23.30"), "no other one is at fault", "nvidia-smi"),
-        (SGLANG + FULL.format(own="23.30"), "no other one is at fault", "nvidia-smi"),
+        (VLLM + FULL.format(own="23.30"), "alone uses 23.3 of", "nvidia-smi"),
+        (SGLANG + FULL.format(own="23.30"), "alone uses 23.3 of", "nvidia-smi"),
+        (VLLM + FULL.format(own="22.30"), "remaining 1.3 GiB: nvidia-smi", "draft tokens"),
+        (VLLM + HIDDEN, "alone uses 20.3 of the card's 22.0 GiB", "nvidia-smi"),
+        (HIDDEN.replace("Including non-PyTorch memory, this process has 0 bytes memory",
+         "Process 3045 has 20.40 GiB memory"), "alone uses 20.3 of the card", "another process"),
+        (SGLANG + GRAPHS.format(pools="22.00 MiB"), "CUDA graphs were there", "weights are"),
+        (VLLM + GRAPHS.format(pools="20.00 GiB"), "weights are larger", "CUDA graphs were"),
         (VLLM + "Failed to create unquantized linear weights: " + FULL.format(own="23.30")[28:],
          "weights do not fit: by PyTorch", "do not show|another process|draft "),
         (LOADING + VLLM + FULL.format(own="3.53"), "use 20.0 of this card's 23.7", "do not fit"),
@@ -105,7 +125,8 @@ def test_only_the_processes_own_figures_show_that_others_use_the_card() -> None:
     def finding(text: str, failure: str = "device-oom-load") -> Finding:
         return Finding(failure, text, "load", {}, "oom.cuda", 1)  # type: ignore[arg-type]
 
-    assert stages.users_of(finding(FULL.format(own="21.00"))) == {"alone": "21.0", "card": "23.7"}
+    full = {"alone": "21.0", "card": "23.7", "rest": "2.6"}
+    assert stages.users_of(finding(FULL.format(own="21.00"))) == full
     assert stages.users_of(finding(FULL.format(own="20.00")))["others"] == "3.6"
     assert stages.users_of(finding(PLAIN)) == {}
     assert stages.users_of(finding(FULL.format(own="3.53"), "unknown")) == {}

@@ -136,6 +136,8 @@ def test_other_lines_of_one_length_stay_as_they_are() -> None:
     table = "+----+" * 15
     assert join_wrapped("\n".join([line] * 9)) == "\n".join([line] * 9)
     assert join_wrapped("\n".join([table] * 9)) == "\n".join([table] * 9)
+    composed = "\n".join(f"server-1  | llama_new_context: {'x' * 60}" for _ in range(9))
+    assert join_wrapped(composed) == composed
     assert join_wrapped("") == ""
 
 

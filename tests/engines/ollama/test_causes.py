@@ -181,6 +181,15 @@ def test_a_card_that_somebody_expects_and_nobody_uses_is_explained() -> None:
     assert explain("\n".join(lines)).finding is None, "a machine without a card"
 
 
+@pytest.mark.parametrize("text", ["context deadline exceeded", "EOF", "unexpected EOF"])
+def test_the_network_ends_a_pull_only(text: str) -> None:
+    pull = find_cause(["pulling manifest", f"Error: {text}"], "resolve")
+    assert pull is not None
+    assert pull.failure == "network"
+    other = find_cause([">>> hello", f"Error: {text}"], "resolve")
+    assert other is None or other.failure != "network"
+
+
 def test_rows_have_unique_ids_and_known_failures() -> None:
     assert len({*BY_ID, *(row.id for row in HARMLESS)}) == len(SIGNATURES) + len(HARMLESS)
     assert {row.failure for row in SIGNATURES} <= set(FAILURES)
@@ -192,3 +201,19 @@ def test_any_lines_are_read(lines: list[str], phase: str) -> None:
     if found is not None:
         advise(found)
     explain("\n".join(lines))
+
+
+def test_a_failed_pull_counts_until_something_else_is_asked() -> None:
+    failed = (
+        'time=2025-09-28T07:53:40Z level=INFO source=images.go:755 msg="request failed: Get '
+        '\\"https://registry.ollama.ai/v2/x\\": read tcp 10.0.0.3:5->10.0.0.4:443: read: '
+        'connection reset by peer"'
+    )
+    pull, chat = (
+        f'[GIN] 2025/09/28 - 07:53:40 | 200 |  2ms |  127.0.0.1 | POST     "/api/{call}"'
+        for call in ("pull", "chat")
+    )
+    found = explain(f"{pull}\n{failed}\n{pull}\n").finding
+    assert found is not None
+    assert (found.failure, found.signature, found.line) == ("network", "net.failed", 2)
+    assert explain(f"{failed}\n{chat}\n").finding is None

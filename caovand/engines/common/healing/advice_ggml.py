@@ -83,6 +83,14 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "(libggml-cpu-*.so, ggml-cpu-*.dll): they belong in the folder of the program, or in "
         "GGML_BACKEND_PATH. Install one release's whole package again.",
     ),
+    "ggml.template.go": (
+        "The chat template is one of Ollama's ({{{{ .System }}}} is Go's language), and llama.cpp "
+        "reads Jinja: it uses chatml in its place, which fits few models. Leave the template out "
+        "(--chat-template, --chat-template-file, or the program's own setting), so that the one in "
+        "the GGUF file counts, or pass the model's Jinja template from the hub "
+        "(tokenizer_config.json or chat_template.jinja). RamaLama and others copy it from Ollama's "
+        "registry: pull the model from the hub (hf://) instead, or update them.",
+    ),
     "ggml.template.items": (
         "The chat template goes through the arguments of a tool call as a mapping, and they arrive "
         "as text: OpenAI's API has them as a string of JSON. Install a newer release of the "
@@ -129,6 +137,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "of one release, and pass the first part.",
         "The part {path} of a split GGUF file is missing or cannot be read: download all parts of "
         "one release into one folder under their own names, and pass the first.",
+    ),
+    "llama.model.projector.type": (
+        "The program does not know the projector's type, and so is older than the model; the file "
+        "(mmproj) is whole, and another copy of it does not help. Install a newer release of "
+        "llama.cpp, or of the program that brings it (LM Studio, KoboldCpp, llama-cpp-python).",
     ),
     "llama.model.projector": (
         "The multimodal projector (mmproj) is missing, damaged, or newer than this release: "

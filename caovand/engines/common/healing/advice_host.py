@@ -114,6 +114,14 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "user to that group, or set NVreg_DeviceFileMode=0666 for the module nvidia in "
         "/etc/modprobe.d.",
     ),
+    "nvml.unloaded": (
+        "No driver is loaded in the kernel, usually because this kernel is newer than the last "
+        "build of its module: see `lsmod | grep nvidia` and `dkms status`, install the headers of "
+        "the running kernel (linux-headers-$(uname -r); kernel-devel), build the module (`sudo "
+        "dkms autoinstall`, or install the driver's DKMS package again), and reboot. If it is "
+        "built and `sudo modprobe nvidia` refuses it, Secure Boot does (sign it, or switch that "
+        "off), or nouveau holds the card. Under WSL only Windows has a driver: update it there.",
+    ),
     "nvml.mismatch": (
         "The driver in the kernel does not answer, or is another release than the installed "
         "libraries: reboot after an update; if that does not help, reinstall the driver. Where "

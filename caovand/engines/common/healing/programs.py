@@ -33,7 +33,8 @@ _PROGRAMS: Mapping[str, _Program] = {
         "LM Studio",
         "open its settings, Runtime (Ctrl+Shift+R), update the llama.cpp runtime that is selected "
         "there (CUDA, Vulkan, ROCm, Metal or CPU), and the application itself; the beta channel "
-        "has new architectures first",
+        "has new architectures first; a release before 0.3 has no such page: install the current "
+        "application",
         'the slider "Context Length" in the settings with which the model is loaded',
         'the slider "GPU Offload" there',
         "Settings, Runtime: the release before, a newer one, or another backend",
@@ -103,7 +104,7 @@ _OWN_FIRST = ("studio", "webui", "kobold", "localai", "gpt4all", "jan", "python"
 _OUTDATED = frozenset({
     "llama.model.architecture", "llama.model.tokenizer", "llama.model.type", "llama.model.tensor",
     "llama.model.shape", "llama.model.key", "ggml.template", "llama.file.magic",
-    "llama.model.version",
+    "llama.model.version", "llama.model.projector.type",
 })  # fmt: skip
 """A llama.cpp that is older than the file."""
 _NOT_OUTDATED = frozenset({

@@ -38,13 +38,22 @@ _ADVICE = {
 
 _LINUX_COMMANDS = re.compile(r"`ss -l|systemctl|journalctl")
 """Commands that those systems lack."""
-_DOWN = "ollama.client"
+_DOWN, _CONTAINER = "ollama.client", "container.gpu"
 _PORT = "port"
 _COMMANDS: Mapping[tuple[str, str], str] = {
     (_PORT, "windows"): "Another program listens on port {port}: `netstat -ano | findstr :{port}` "
     "shows the number of its process, and the Task Manager its name. End it, or set another port.",
     (_PORT, "mac"): "Another program listens on port {port}: `lsof -nP -iTCP:{port} -sTCP:LISTEN` "
     "names it. End it, or set another port.",
+    (_CONTAINER, "windows"): "Docker Desktop could not give the container a card: install the "
+    "current NVIDIA driver in Windows, choose the WSL 2 engine (Settings, General), run `wsl "
+    "--update`, and restart it; `docker run --rm --gpus all ubuntu nvidia-smi` must then list the "
+    "card. Its daemon has a runtime nvidia only if Settings, Docker Engine lists one "
+    '("runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}): add it there, or in the '
+    "Compose file replace `runtime: nvidia` by deploy.resources.reservations.devices.",
+    (_CONTAINER, "mac"): "Docker on macOS has no card to pass to a container: leave out --gpus and "
+    "`runtime: nvidia`, and run the engine outside of Docker, where it uses Metal (Ollama, "
+    "llama.cpp, LM Studio).",
     (_DOWN, "windows"): "No Ollama server answers: start its app from the start menu, or `ollama "
     "serve` in a window of its own. If it ends at once, server.log and app.log in "
     "%LOCALAPPDATA%\\Ollama say why. If it runs, something else answers in its place: `netstat "
@@ -69,6 +78,8 @@ def with_system(explanation: Explanation, name: str, lines: Sequence[str]) -> Ex
     """An explanation, preceded by what to do if a log of the engine `name` is from a system that it
     has no packages for."""
     finding, engine = explanation.finding, _ENGINES.get(name)
+    if finding is not None and finding.signature == _CONTAINER and (system := _system(lines)):
+        return replace(explanation, advice=(_COMMANDS[_CONTAINER, system],))
     if finding is not None and any(map(_LINUX_COMMANDS.search, explanation.advice)):
         return _without_linux(explanation, finding, lines)
     if finding is None or finding.signature not in _PACKAGE_ROWS:

@@ -66,7 +66,9 @@ _HARMLESS_LEVEL = re.compile(
     r"^\s{0,40}(?:DEBUG|INFO|WARNING|WARN):\s|(?:^|[\s|:)\]])(?:DEBUG|INFO|WARNING|WARN) \d\d-\d\d "
 )
 """The level of a line that a logger does not print as an error, whatever stands before it."""
-_GOES_ON = re.compile(r"\b(?:fallback|[Ff]alling back|[Rr]etrying)\b")
+_GOES_ON = re.compile(
+    r"\b(?:fallback|[Ff]alling back|[Rr]etrying)\b|\bpip's dependency resolver does not currently"
+)
 """Messages of programs that survive a failure."""
 
 

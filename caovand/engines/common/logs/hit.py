@@ -92,7 +92,7 @@ def line_finding(
     captures: Mapping[str, str] = {},
 ) -> Finding:
     """The finding of a line, by its number from 1, that no row is needed for."""
-    return Finding(failure, line.strip()[:MAX_TEXT], phase, captures, signature, number)
+    return Finding(failure, shorten(line), phase, captures, signature, number)
 
 
 def explain_lost_process(text: str) -> str:

@@ -73,6 +73,7 @@ _WIDTHS, _MIN_BROKEN = (60, 400), 3
 _BEGINS = re.compile(
     r" {0,20}File \"|Traceback|\((?:\w{1,40} )?\w{1,40} ?pid=|\[\d{4}-|\[\w{1,40}\.py:|\[rank"
     r"|\d{4}[-/]\d\d|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|time=|\w{3} [ \d]\d \d\d:"
+    r"|[\w.@-]{1,100} {1,40}\| "
     r"|[\w.]{0,80}(?:Error|Exception)\b|(?:[A-Z]\w{0,40}|[a-z]{1,20}_\w{1,40}"
     r"|error|warning|note|info|fatal|panic|main|docker|llama|ollama|vllm) {0,12}: |[-=+|]{3}"
 )

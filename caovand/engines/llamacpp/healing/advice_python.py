@@ -57,6 +57,11 @@ PYTHON: Mapping[str, tuple[str, ...]] = {
         "them are: download the llamafile program alone (llamafile.exe from its releases), and "
         "pass the file as the model: llamafile.exe -m FILE.llamafile.",
     ),
+    "llama.python.ggml": (
+        "{path} is, by its name, a file in the format before GGUF (August 2023), which "
+        "llama-cpp-python reads no more since 0.1.79: download a GGUF file of the model. If the "
+        "path itself may be wrong, see that the file is there.",
+    ),
     "llama.python.windows": (
         "Windows does not find a library that {library} needs, usually one of CUDA: the folder bin "
         "of the CUDA release for which the package was built must be on PATH, and CUDA_PATH must "

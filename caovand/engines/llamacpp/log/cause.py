@@ -23,6 +23,7 @@ _CRASHES = frozenset({
     "ggml.assertion", "ggml.exception", "ggml.aborted", "ggml.what", "ggml.parser",
     "llama.cuda.oom", "llama.cuda.illegal", "llama.cuda.launch", "llama.cuda.peer",
     "llama.cuda.other", "llama.ram", "llama.ram.bad-alloc", "gpu.lost", "xid.lost", "xid.app",
+    "xid.memory", "xid.firmware", "xid.link",
     "llama.threads", "ggml.split", "ggml.attention", "driver.old", "driver.system",
     "unit.killed", "unit.ended", "signal.ended", "signal.instruction",
 })  # fmt: skip

@@ -222,6 +222,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"GUI failed to start: Reason: (?P<why>.{1,120})"),
     signature("llama.python.path", "cause", "model-missing",
          r"Model path does not exist: (?P<path>.{1,300}?)(?: \(type=value_error\))?$"),
+    # The name tells what the message hides
+    signature("llama.python.ggml", "cause", "model-missing",
+         r"(?:Failed to load model from file|Could not load Llama model from path): "
+         r"(?P<path>[^\s,]{0,250}(?:\bggml-|\.ggml)[^\s,]{0,80}\.bin)\b"),
     signature("llama.python.load", "consequence", "model-missing",
          r"Failed to load model from file: (?P<path>.{1,300})"
          r"|Could not load (?:Llama model from path|text model): (?P<named>.{1,300})"
@@ -248,7 +252,7 @@ SIGNATURES: tuple[Signature, ...] = (
     # Windows runs no program above 4 GiB
     signature("llama.llamafile.large", "cause", "engine-unusable",
          r"\.llamafile(?:\.exe)?\b.{0,300}"
-         r"(?:not a valid (?:application|Win32)|can't run on your PC)"),
+         r"(?:not a valid (?:application|Win32)|can't run on your PC|无法运行)"),
     signature("llama.python.package", "cause", "bad-arguments",
          r"No module named ['\"](?P<module>llama_cpp\w{0,40})\b"
          r"|'NoneType' object has no attribute '(?P<attribute>Llama(?:Cache)?)'"),
@@ -286,6 +290,7 @@ HARMLESS: tuple[Signature, ...] = (
          r"failed to initialize speculative decoding context|the target and draft vocabs are not"),
     signature("llama.benign.unused", "benign", "unknown", r"model has unused tensor"),
     signature("llama.benign.template", "benign", "unknown",
-         r"failed to parse chat template \(defaulting to chatml\)"),
+         r"failed to parse chat template \(defaulting to chatml\)"
+         r"(?!.{0,20} Failed to parse number: '\.')"),
 )  # fmt: skip
 """Texts that look like a failure, after which llama-server serves anyway."""

@@ -95,6 +95,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "llama.cpp from a folder with all tokenizer files, pull the library's tag, or install a "
         "newer Ollama.",
     ),
+    "ollama.runner.unpacked": (
+        "Ollama may not write {path}, where this release unpacks its runners: restart the server "
+        "(`sudo systemctl restart ollama`), so that it makes a new folder, and run one server "
+        "alone, as one user; if it comes back, name another folder in OLLAMA_TMPDIR. Newer "
+        "releases unpack nothing: install the current one.",
+    ),
     "ollama.access.home": (
         "The server may not use {path}, in a folder of homes. A unit with ProtectHome= hides them "
         "whatever their permissions are, and several distributions' ollama.service has it: "

@@ -60,6 +60,10 @@ CARDS: Mapping[str, tuple[str, ...]] = {
         "processor: run nvidia-smi; reload the driver or reboot.",
     ),
     "ollama.card.old": (
+        "Ollama asked an old CUDA library of another program (such as PhysX's cudart64_65.dll), "
+        "which takes every newer card for one of capability {stale}: install the current Ollama, "
+        "which asks the driver first, and the card's current driver; until then take that "
+        "program's folder off PATH.",
         "This release of Ollama considers the card too old (compute capability {capability}), "
         "and serves on the CPU. Releases differ in this: install a newer one (most take 5.0 "
         "and above), or use another card.",
@@ -73,6 +77,11 @@ CARDS: Mapping[str, tuple[str, ...]] = {
         "serves on the CPU. Install an Ollama, or a package of ROCm for it, that has {gfx} "
         "(an older release, a build from the sources), or use llama.cpp's Vulkan build. Another "
         "driver does not help, and HSA_OVERRIDE_GFX_VERSION only within a family.",
+        "Ollama found the AMD card and no ROCm library for it ({library}), so it serves on the "
+        "CPU: install Ollama's own package for ROCm besides (ollama-linux-amd64-rocm, which the "
+        "install script fetches; the distribution's ollama-rocm; in a container the tag rocm). "
+        "AMD's driver alone does not bring what this release loads, nor a ROCm of another main "
+        "version.",
         "Ollama stopped looking for cards ({late}), and serves on the CPU until it is "
         "restarted. The driver was slow to wake the card: keep it awake (`sudo systemctl enable "
         "--now nvidia-persistenced` on the host, in a virtual machine or LXC there, too), start "

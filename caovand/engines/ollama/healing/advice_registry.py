@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 REGISTRY: Mapping[str, tuple[str, ...]] = {
+    "ollama.pull.ended": (
+        "The registry's network cut the pull short; no setting of the server and no card is at "
+        "fault. Run `ollama pull` again: it keeps what is there. If it ends so every time, the way "
+        "to the registry is at fault: try without VPN or virus scanner, check HTTPS_PROXY of the "
+        "server (not of the shell), or use another network; a model from hf.co can be downloaded "
+        "there as a GGUF file (`hf download`) and named in FROM of a Modelfile.",
+    ),
     "ollama.sharded": (
         "The repository has the model as a GGUF file in several parts, which this Ollama does not "
         "pull: download all parts, join them (`llama-gguf-split --merge FIRST-PART whole.gguf` of "
@@ -101,9 +108,10 @@ REGISTRY: Mapping[str, tuple[str, ...]] = {
         "The model only embeds ({embedding}): ask it by /api/embed (or /v1/embeddings), and choose "
         "another model for chat.",
         "The model's template does not declare {what}: choose a model whose page lists that "
-        "capability, or do not request it in the client. A model that was imported from files has "
-        "only the template of its Modelfile: take the library's tag, or write there what that "
-        "shows (`ollama show --modelfile`).",
+        "capability, or do not request it in the client. `ollama show` lists what the pulled tag "
+        "has, which a small one may lack, and an old one until it is pulled again. A model that "
+        "was imported from files has only the template of its Modelfile: take the library's tag, "
+        "or write there what that shows (`ollama show --modelfile`).",
     ),
 }
 """Sentences by signature; one with an unknown {name} is left out."""

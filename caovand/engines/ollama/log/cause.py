@@ -49,6 +49,8 @@ _OLD = re.compile(
 )
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")
 """At least one library can use a card, even if others cannot."""
+_PULLING, _PULL_ENDED = "pulling ", "ollama.pull.ended"
+"""What the client prints while it pulls, and the signature whose words mean a pull only then."""
 _DATE = re.compile(r"\d{4}/\d\d/\d\d [\d:]{8} ")
 """Prefixes of lines without a level that can be evidence."""
 
@@ -80,6 +82,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
     """The hits since the last load of a model, and whether a runner reported a failure."""
     hits: list[Hit] = []
     shown, announced, served = "", False, phase == "serving"
+    pulling = False
     for index, line in ((n, part) for n, message in enumerate(lines) for part in apart(message)):
         mark, _ = read(line)
         if mark is not None and mark.phase is not None:
@@ -91,6 +94,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
                 hits = [hit for hit in hits if hit.row.id in (_DRIVER, _REFUSED)]
                 announced = any(hit.row.id == _DRIVER for hit in hits)
             continue
+        pulling = pulling or line.startswith(_PULLING)
         parts = take_apart(line)
         message = _whole(parts)
         announced = announced or announces_failure(line)
@@ -101,6 +105,8 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         match = first(SIGNATURES, message)
         if match is not None and match[0].failure == "network" and served:
             continue  # a client's pull, which does not stop the server
+        if match is not None and match[0].id == _PULL_ENDED and not pulling:
+            continue
         # Of a text printed again and again, the first counts; a log can have a million.
         if match is not None and not (hits and hits[-1].row is match[0]):
             hits.append(Hit(index, message, shown or phase, *match))

@@ -9,6 +9,8 @@ from dataclasses import replace
 from caovand.core.engine.log import Explanation
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import MAX_TEXT, line_finding
+from caovand.engines.common.logs.rows import network
+from caovand.engines.common.logs.signature import first
 from caovand.engines.common.logs.whole_log import Explainer, lines_of
 from caovand.engines.ollama.healing.advice import advise
 from caovand.engines.ollama.healing.advice_cards import ON_PROCESSOR
@@ -50,6 +52,8 @@ _ABSENT = re.compile(
     r"(?:api/(?:chat|generate|embed\w{0,8}|show)|v1/(?:chat/)?(?:completions|embeddings))\""
 )
 """A known path answers 404 for a model that the server does not have."""
+_QUESTION = re.compile(r"\[GIN\] .{0,120}\bPOST +\"/(?:api/(?:chat|generate|embed)|v1/)")
+_ASKED = re.compile(r".{0,120}\bmsg=\"request failed: (?:Get|Head|Put) ")
 _GAVE_UP = "aborting completion request due to client closing the connection"
 _MIN_TIMES = 3
 """Times from which it is a client's time-out, and not a person who closes a chat."""
@@ -89,7 +93,20 @@ def _find_cause(
         number, times = gave_up[0], {"times": str(len(gave_up))}
         line = lines[number - 1]
         return line_finding("bad-arguments", line, number, "serving", "ollama.gave-up", times)
-    return cut or _absent_model(lines)
+    return cut or _absent_model(lines) or _failed_pull(lines)
+
+
+def _failed_pull(lines: Sequence[str]) -> Finding | None:
+    """A server's last attempt to reach the registry, if it failed and nothing was asked since."""
+    for number in range(len(lines), 0, -1):
+        line = lines[number - 1][:MAX_TEXT]
+        if _QUESTION.search(line):
+            return None
+        if not _ASKED.match(line):
+            continue
+        found = first(network.ROWS, take_apart(line).message)
+        return found and line_finding("network", line, number, "serving", found[0].id, found[1])
+    return None
 
 
 def _absent_model(lines: Sequence[str]) -> Finding | None:
@@ -123,6 +140,8 @@ def _begins(line: str) -> bool:
 def explain(text: str) -> Explanation:
     """Explain the text of a log file; a server on the CPU is no failure, but is reported."""
     explanation = _explain(text)
+    if explanation.engine_version is None and (client := _CLIENT.search(text)):
+        explanation = replace(explanation, engine_version=f"{client['client']} (client)")
     if explanation.finding is not None:
         return explanation
     lines = [line[:MAX_TEXT] for line in lines_of(text)]

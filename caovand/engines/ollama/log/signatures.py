@@ -21,6 +21,7 @@ from caovand.engines.common.logs.rows import (
     network,
 )
 from caovand.engines.common.logs.signature import Signature, signature
+from caovand.engines.ollama.log import cards
 
 _ROOM: Mapping[str, Failure] = {"kv": "kv-cache-none", "serving": "device-oom-run"}
 
@@ -56,42 +57,7 @@ SIGNATURES: tuple[Signature, ...] = (
          cuda.NO_MEMORY + r"|cudaMalloc failed: out of memory", _ROOM),
     signature("ollama.metal.oom", "cause", "device-oom-load", cuda.NO_MEMORY_OF_METAL, _ROOM),
     # The card
-    signature("ollama.driver", "cause", "gpu-absent",
-         r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
-         r"(?:(?P<symbol>500)|(?P<compat>80[34])|(?P<code>\d{1,4}))\b"
-         r"|version mismatch between driver and cuda driver library"
-         r"|no nvidia devices detected"
-         r"(?: (?:by library |library=)(?P<library>\S{1,200}))?"),
-    # Not without memory (2): the following load reports that
-    signature("ollama.driver.context", "generic", "gpu-absent",
-         r"cuda driver library failed to get device context (?P<code>(?!2\b)\d{1,4})\b"),
-    # cuda driver library init failure: 3; cudaSetDevice err: 35; nvml vram init failure: 9, by
-    # NVML's own codes
-    signature("ollama.runtime", "generic", "gpu-absent",
-         r"(?:(?:cudart|cuda|nvcuda)\w{0,10} (?:vram |driver library )?init failure: "
-         r"|cudaSetDevice err: |cuInit err: )(?:(?P<state>999|205)|(?P<system>304)|(?P<unready>3)"
-         r"|(?P<busy>46)|(?P<fabric>802)|(?P<compat>80[34])|(?P<stub>34)|(?P<old>3[56])"
-         r"|(?P<none>100)|(?P<symbol>500)|(?P<code>\d{1,4}))\b"
-         r"|nvml\w{0,10} (?:vram )?init failure: (?:(?P<unloaded>9)|(?P<mismatch>18)"
-         r"|(?P<lost>15)|(?P<nvml>\d{1,4}))\b"),
-    signature("ollama.card.old", "generic", "gpu-absent",
-         r"CUDA GPU is too old.{0,60}?(?:[Cc]apability detected: (?P<capability>\d{1,2}\.\d))?$"),
-    signature("ollama.discovery", "generic", "gpu-absent",
-         r"failure during .{0,20}GPU discovery|llama-server --list-devices failed"
-         r"|(?:cuInit|cuDeviceGetCount|nvmlInit_v2|hipGetDeviceCount|vkCreateInstance"
-         r"|vkEnumeratePhysicalDevices(?: count)?) failed: |no amdhip64 runtime DLL found"),
-    # A card is there, and the server says why it does not use it
-    signature("ollama.card.refused", "generic", "gpu-absent",
-         r"amdgpu is not supported \(supported types:\[(?P<types>[^\]]{1,400})\]\)"
-         r".{0,5}\bgpu_type=(?P<gfx>gfx\w{3,6})"
-         r"|(?P<why>amdgpu (?:is not supported|too old|\[\d+\] .{0,100}not supported|detected, but"
-         r" no compatible rocm library)|(?:NVIDIA|AMD|nvidia) driver (?:is )?too old"
-         r"|dropping ROCm device|CUDA GPU is too old|no suitable rocm found|unable to verify rocm"
-         r"|old CUDA driver detected|[Cc]ompute [Cc]apability .{0,40}(?:too old|not supported)"
-         r"|ROCm unsupported|[Uu]nable to load (?:cudart|nvcuda|nvml|cuda driver)"
-         r"|GPU runner incompatible with host system, CPU does not have \w{1,10}"
-         r"|gpu support may not be enabled|detected GPU .{0,80}not supported)"
-         r"|(?P<late>GPU discovery watchdog timed out)"),
+    *cards.ROWS,
     *kernel.CARD_LOST,
     *cuda.STATES,
     signature("ollama.cuda.absent", "cause", "gpu-absent", cuda.ABSENT),
@@ -180,6 +146,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|dial tcp:? lookup (?P<named>(?:0\.0\.0\.0|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|https?)"
          r"[^\s\w.]\S{0,100}): no such host"),
     *network.ROWS,
+    # A client's last lines of a pull; while a model loads, the server's words are others
+    signature("ollama.pull.ended", "cause", "network",
+         r"^Error: (?:context deadline exceeded|(?:unexpected )?EOF|read tcp [^\s]{3,60}->\S{3,60}:"
+         r" .{1,120}|http2: client connection \w{1,10}|local error: tls: .{1,60})$"),
     # The machine
     signature("disk.full", "cause", "unknown",
          r"(?:(?:write|open|mkdir|create) (?P<path>\S{1,300}): )?no space left on device"
@@ -189,6 +159,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|llama-server binary not found|unable to locate llm library|no runners? (?:found"
          r"|available)|error starting (?:runner|llama-server): |could not locate ollama app"
          r"|Unable to load dynamic (?:server )?library"),
+    # Releases before 0.5.8 unpack their runners there at each start
+    signature("ollama.runner.unpacked", "cause", "access-denied",
+         r"open (?P<path>/(?:tmp|var/tmp)/ollama\d{1,12}/\S{1,200}?): ?permission denied"),
     # A container's user without a home of its own: HOME is /, or still root's
     signature("ollama.access.root", "cause", "access-denied",
          r"(?:open|mkdir|stat|lstat) (?P<path>(?P<home>/(?:root(?=/))?)/?\.ollama(?:/\S{0,200}?)?)"

@@ -188,6 +188,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "instead of the server: set no_proxy and NO_PROXY to 127.0.0.1,localhost,0.0.0.0, unset "
         "http_proxy, or pass --skip-server-warmup.",
     ),
+    "sglang.unserved": (
+        "SGLang's own first request ({pool}) found no server: the process that should answer it "
+        "had ended, and its own error stands further up in the log; `Killed` there, or nothing, "
+        "points at the host's memory (sudo dmesg | grep -i 'killed process').",
+    ),
     "sglang.context": (
         "The context of {wanted} tokens is longer than the model's own limit of {limit}: set"
         " [model] max_model_len to at most that.",

@@ -43,12 +43,14 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "kernels.attention": ("attention",),
     "kernels.flashinfer": ("attention",),
     "flashinfer.workspace": ("step", "attention"),
+    "sglang.arch": (),
     "sglang.cc": (),
     "sglang.old": (),
     "jit.python": (),
     "jit.cuda": (),
     "torch.card": (),
     "jit.assembler": (),
+    "jit.listed": (),
     "start.itself": (),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""

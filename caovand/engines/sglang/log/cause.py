@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, importer
 from caovand.engines.common.logs.compiled import REASON, SOURCE, kernel_before
+from caovand.engines.common.logs.conflicts import CONFLICT, whole_conflict
 from caovand.engines.common.logs.hit import Hit, cause, finding
 from caovand.engines.common.logs.rows import host, python
 from caovand.engines.common.logs.rows.binaries import NUMPY, numpy_user
@@ -35,6 +36,7 @@ from caovand.engines.sglang.log.signatures import (
     REFUSED,
     SIGNATURES,
     UNBALANCED,
+    UNSERVED,
 )
 
 _REFUSAL_DISTANCE = 20
@@ -92,6 +94,8 @@ DeepseekV3ForCausalLM."""
 _VAGUE = frozenset({"sglang.exception", "engine.import"})
 _REQUEST_EXCEPTIONS = frozenset({"python.locale", "python.loop", "python.database", "hub.streamer"})
 """Exceptions of Python and of the hub that code which handles a request raises for that alone."""
+_WARMUP = ("_wait_and_warmup", "_execute_server_warmup")
+"""Functions that send the server's own first request."""
 
 
 class _Trace:
@@ -134,6 +138,11 @@ class _Trace:
     def sets_up_drafts(self) -> bool:
         """Whether the exception came from code that loads the model of the drafts."""
         return any("/sglang/srt/speculative/" in file for file in self.files)
+
+    @property
+    def warms_up(self) -> bool:
+        """Whether the exception came from the server's own first request."""
+        return any(frame.endswith(_WARMUP) for frame in self.frames)
 
     @property
     def is_of_request(self) -> bool:
@@ -237,6 +246,8 @@ _REFINEMENTS: Mapping[str, Callable[[_Evidence], Match | None]] = {
     "sglang.args.unknown": lambda at: (at.row, known_of(at.captures)),
     "sglang.arch": lambda at: with_owner(at.row, at.captures, at.trace.frames),
     "config.none": _by_source,
+    "client.refused": lambda at: (UNSERVED, at.captures) if at.trace.warms_up else None,
+    CONFLICT: lambda at: whole_conflict(at.row, at.captures, at.lines),
     IMPORTS: lambda at: (at.row, {**at.captures, **importer(at.trace.frames, at.captures)}),
     NUMPY: lambda at: (at.row, {**at.captures, **numpy_user(at.lines, at.index)}),
     MISMATCH: _by_caller,

@@ -32,6 +32,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "{required} is missing from the arguments.",
         "vLLM refused its arguments; starting again cannot help.",
     ),
+    "args.v1": (
+        "VLLM_USE_V1=1 is set, and the V1 engine of this release does not support {what}: unset "
+        "it, or set it to 0 for the older engine. From 0.11 on there is V1 alone, and it "
+        "supports more: install a newer release, or do without {what}.",
+    ),
     "args.value": ("vLLM refused its configuration: {reason}.", "{all}"),
     "args.raise": (
         "Set {argument} (an option of the same name, with dashes) to at least {wanted}: the line "

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.logs.rows.runtime import NO_CODE, OLD_DRIVER
 from caovand.engines.common.logs.rows.toolchain import COMPILER_ADVICE
-from caovand.engines.vllm.healing import advice_arguments, advice_model
+from caovand.engines.vllm.healing import advice_arguments, advice_model, advice_ray
 
 # One row a failure. A sentence with an unknown {name} is left out.
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
@@ -145,6 +145,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **advice_arguments.SPECIAL,
     **advice_model.SPECIAL,
+    **advice_ray.SPECIAL,
     "oom.unstaged": (
         "The card's memory ran out; these lines do not show at which step. The lines before them "
         'do: "Starting to load model", "Available KV cache memory", "Capturing CUDA graphs", or '
@@ -184,6 +185,13 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Container Toolkit; Kubernetes: resources.limits nvidia.com/gpu, the device plugin or GPU "
         "Operator, and runtimeClassName: nvidia where the node's default is another. Outside of "
         "one install the NVIDIA driver; a machine without such a card needs another build of vLLM.",
+    ),
+    "gpu.base": (
+        "vLLM detected no platform, and asked its base class ({base}). Without a card this build "
+        "is the wrong one, whatever --device says: install the build for the CPU (a wheel with cpu "
+        "in its name, the image vllm-openai-cpu, or from source with VLLM_TARGET_DEVICE=cpu).",
+        "With a card vLLM does not see it: run nvidia-smi (rocm-smi) where the engine runs, start "
+        "a container with its cards (--gpus all), and take the build for that maker's cards.",
     ),
     "gpu.count": (
         "{found} GPUs were found, {wanted} are needed: a card is missing (nvidia-smi), or "
@@ -242,50 +250,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A JSON file of the model is broken (config.json, the tokenizer's, the index of the "
         "weights): the traceback names it; download it again.",
     ),
-    "ray.missing": (
-        "Ray is not installed in the engine's environment, or not with the same Python on every "
-        "node: `caovanctl cluster check` on the head shows which, and how to install it.",
-    ),
-    "ray.mismatch": (
-        "Ray's nodes have different releases of Ray or Python: `caovanctl cluster check` on the "
-        "head shows which. Install the head's on all of them.",
-    ),
-    "ray.token": (
-        "This node's token for Ray is another one: all nodes need the same cluster key, and "
-        "RAY_AUTH_TOKEN must not be in [engine] env.",
-    ),
-    "ray.nodes": (
-        "Not all nodes joined Ray with their cards: {fact}. Read `caovanctl logs` on the missing "
-        "node, and at the firewall between them.",
-    ),
-    "ray.short": (
-        "vLLM requests the node {address} of Ray. If `ray status` shows enough free cards, Ray "
-        "knows that node under another address (`ray list nodes`): on each node set VLLM_HOST_IP "
-        "to the address that `ray start --node-ip-address` gives it. Otherwise cards are missing:",
-        "Ray has fewer cards than the plan has ranks, and vLLM waits for more: start Ray on the "
-        "other nodes, or lower tensor_parallel_size times pipeline_parallel_size.",
-    ),
-    "ray.alone": (
-        "vLLM started Ray on this machine alone, which has fewer cards than tensor_parallel_size "
-        "times pipeline_parallel_size: lower tensor_parallel_size to the number of cards that "
-        "nvidia-smi and CUDA_VISIBLE_DEVICES show.",
-        "To use the cards of other machines start Ray on them first (`ray start --address=...`), "
-        "and set RAY_ADDRESS for vLLM.",
-    ),
-    "ray.address": (
-        "vLLM requests the node {name}, and Ray knows no such node: Ray names nodes by the IP "
-        "address under which they joined (`ray list nodes`), and VLLM_HOST_IP names this one "
-        "differently.",
-        "On each node set VLLM_HOST_IP to the IP address that Ray shows for it, never to a host "
-        "name, before `ray start` (with --node-ip-address= the same), and start Ray again. The "
-        "cards of {name} may be free nevertheless.",
-        "Ray has no node with the address {address} that has a free card: where a machine has "
-        "several networks, a node may join Ray under another address than vLLM requests. "
-        "Compare with `ray list nodes`, then start Ray on that node with --node-ip-address="
-        "{address}, or set VLLM_HOST_IP on each node to the address that Ray lists.",
-        "If Ray lists {address}, all its cards are in use: `ray status` shows by how many "
-        "placement groups; end those of earlier starts.",
-    ),
     "step.timeout": (
         "A step did not end within VLLM_ENGINE_ITERATION_TIMEOUT_S (60 s unless set), and the "
         "engine gave up; these lines do not show why. A worker may hang or have died, the cards "
@@ -308,15 +272,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "another attention backend that has them (--attention-backend TRITON_ATTN; before 0.11 the "
         "variable VLLM_ATTENTION_BACKEND, for gpt-oss TRITON_ATTN_VLLM_V1), or install a newer "
         "release.",
-    ),
-    "ray.resources": (
-        "Ray has no card for the process that starts vLLM ({driver}). Under Ray Serve give the "
-        "replica a placement group in place of a card of its own: placement_group_bundles=[{{'CPU':"
-        " 1, 'GPU': 1}}] times the number of ranks, placement_group_strategy STRICT_PACK, no "
-        "num_gpus in ray_actor_options. Elsewhere start vLLM on a node with a card, not on a head "
-        "without. On one machine --distributed-executor-backend mp does without Ray.",
-        "Ray offers fewer cards than the plan has ranks: check that CUDA_VISIBLE_DEVICES on each "
-        "node names as many cards as on the head, and that nothing else uses this Ray.",
     ),
     "drafts.uneven": (
         "vLLM's CPU build crashes on a Gated DeltaNet hybrid when requests of one step have "

@@ -110,6 +110,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "jit.cuda": (),
     "torch.card": (),
     "jit.assembler": (),
+    "jit.listed": (),
     "backend.capability": (),
     "backend.dtype": ("half",),
     "jit.refused": ("experts", "attention", "gdn", "sampler-plain"),

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, importer
+from caovand.engines.common.logs.conflicts import CONFLICT, whole_conflict
 from caovand.engines.common.logs.hit import best_cause, explain_lost_process, shorten
 from caovand.engines.common.logs.rows import toolkit
 from caovand.engines.common.logs.rows.binaries import NUMPY, numpy_user
@@ -38,6 +39,7 @@ from caovand.engines.vllm.log.component import (
 from caovand.engines.vllm.log.handled import WRAPPERS, is_wrapper
 from caovand.engines.vllm.log.line import take_apart
 from caovand.engines.vllm.log.rows.ends import ALONE
+from caovand.engines.vllm.log.rows.model import CODE_AGAIN
 from caovand.engines.vllm.log.search import UNEVEN, CauseSearch
 from caovand.engines.vllm.log.signatures import BY_ID
 from caovand.engines.vllm.log.vanished import SILENT_ROWS, is_unexplained
@@ -103,6 +105,9 @@ _PARSES = re.compile(r"/tool_parsers/[^:]{1,80}:extract_tool_calls")
 """Code that reads a model's answer as JSON, not a file of the model."""
 _NOWHERE = re.compile(r"^.{0,100}(?:No platform detected|Failed to infer device type)")
 _ALONE = "Started a local Ray instance"
+_WHOLE_CONFIG = re.compile(r"validation error for VllmConfig$")
+"""What refuses after the model's own configuration has been read."""
+_REFUSAL = 3  # lines from that line to the reason
 # A worker on another node than the engine: `(RayWorkerWrapper pid=3, ip=10.0.0.2) ERROR ...`.
 _OTHER_NODE = re.compile(r".{0,80}\bpid=\d{1,10}, ip=(?P<node>[\d.]{7,15}|[\da-f:]{3,45})\)")
 # How a process ended, as its parent reports it: `exit code: -4`, `{'EngineCore': -4}`.
@@ -256,12 +261,18 @@ def _with_exact_row(hit: PossibleCause, lines: Sequence[str]) -> PossibleCause:
     """The hit with the row that the lines before it or its traceback make of a general one."""
     if hit.row is BY_ID["ray.short"] and any(_ALONE in line for line in lines[: hit.index]):
         return replace(hit, row=ALONE)
+    if hit.row is BY_ID["model.code"]:
+        before = lines[max(hit.index - _REFUSAL, 0) : hit.index]
+        return replace(hit, row=CODE_AGAIN) if any(map(_WHOLE_CONFIG.search, before)) else hit
     if (
         hit.row.id == "oom.cuda"
         and hit.phase != "serving"
         and any(map(_SAMPLES.search, hit.frames))
     ):
         return replace(hit, row=BY_ID["oom.sampler"])
+    if hit.row.id == CONFLICT:
+        row, captures = whole_conflict(hit.row, hit.captures, lines)
+        return replace(hit, row=row, captures=captures)
     if hit.row is BY_ID["cuda.arch"]:
         row, captures = with_owner(hit.row, dict(hit.captures), hit.frames)
         return replace(hit, row=row, captures=captures)

@@ -18,6 +18,8 @@ from caovand.engines.vllm.log.rows.by_phase import LOADING
 _FRAMES = 200  # last frames kept of a traceback; compilers have a hundred
 # Components in a traceback, by a piece of `file:function`.
 _PLUGIN = re.compile(r"/caovan_vllm_sm75|/vllm/plugins/__init__\.py:")
+_PLATFORMS = re.compile(r"/vllm/(?:platforms/|_custom_ops\.py)")
+"""vLLM's own code, which reading plugins imports first."""
 _DRAFTER = "/spec_decode/"
 _DRAFTED_STATES = "/mamba/ops/cpu/gdn_attention.py:"
 _PREFIX_CACHE = "/worker/mamba_utils.py"
@@ -148,7 +150,7 @@ def component_of(hit: PossibleCause) -> str:
     exception only nearby frames do.
     """
     near = hit.frames if hit.row is not UNNAMED else hit.frames[-4:]
-    if any(_PLUGIN.search(frame) for frame in near):
+    if _blames_plugin(near):
         return "plugin"
     if any(_COMPILER.search(frame) for frame in hit.frames):
         return "compiler"
@@ -161,6 +163,12 @@ def component_of(hit: PossibleCause) -> str:
     if hit.phase in LOADING and any(map(_loads_weights, near)):
         return "weights"
     return "drafter" if any(_DRAFTER in frame for frame in hit.frames) else ""
+
+
+def _blames_plugin(frames: Sequence[str]) -> bool:
+    """Whether a plugin's code ran, and not only vLLM's own imports before it."""
+    last = next((n for n in reversed(range(len(frames))) if _PLUGIN.search(frames[n])), None)
+    return last is not None and not any(map(_PLATFORMS.search, frames[last + 1 :]))
 
 
 def _is_refused(hit: PossibleCause) -> bool:

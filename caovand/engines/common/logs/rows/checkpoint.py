@@ -116,6 +116,14 @@ _BROKEN = (
     *(f"{text} {_CAUSES}" for text in _MISFIT),
 )
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "model.code.again": (
+        "vLLM had read the model's configuration with its own code before, so --trust-remote-code "
+        "is not what is missing: a part of vLLM, usually the quantization's, reads the "
+        "configuration again without that permission. That is a fault of this release: install a "
+        "newer one.",
+        "Until then use a local copy of the model without auto_map in its config.json, if the "
+        "installed Transformers or vLLM knows the model's type without that code.",
+    ),
     "model.missing": _MISSING,
     "sglang.model.missing": _MISSING,
     "model.broken": (

@@ -51,6 +51,8 @@ ROWS = (
          _CLI + r"(?:(?:cuda|nvml) error: )(?P<state>.{1,60}?)(?:: unknown|\.|$)"),
     signature("container.hook", "cause", "gpu-absent",
          r"invoking the NVIDIA Container Runtime Hook directly"),
+    signature("container.cdi.off", "cause", "gpu-absent",
+         r"could not select device driver \W{0,2}cdi\b"),
     signature("container.cdi", "cause", "gpu-absent",
          r"unresolvable CDI devices(?: (?P<device>[\w./=-]{1,100}))?|failed to inject CDI devices"
          r"|failed to stat CDI host device|stat nvidia\.com/gpu"),
@@ -195,6 +197,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The runtime is not in the mode for --gpus, as on Jetson or with CDI: start the container "
         "with --runtime=nvidia and NVIDIA_VISIBLE_DEVICES=all instead, or with --device "
         "nvidia.com/gpu=all.",
+    ),
+    "container.cdi.off": (
+        "Docker does not inject devices by CDI, which older releases have switched off: update "
+        'Docker (28.3 and later have it on), or write "features": {{"cdi": true}} in '
+        "/etc/docker/daemon.json (rootless: ~/.config/docker/daemon.json) and restart it. Or pass "
+        "the card with --gpus all.",
     ),
     "container.cdi": (
         "The list of cards for containers (CDI) is missing, or older than the driver: "

@@ -35,7 +35,9 @@ _CODE = (
 )
 # Node prints Windows codes as unsigned 64-bit numbers, rounded; Python prints them with their sign
 ROWS = (
-    signature("exit.unready", "cause", "engine-unusable", r"\[WinError (?P<code>1114)\]"),
+    signature("exit.unready", "cause", "engine-unusable",
+         r"\[WinError (?P<code>1114)\]"
+         r"|(?P<text>DLL load failed while importing) \w{1,60}: .{0,60}[Ii]nitiali[sz]"),
     # OSError: /tmp/_MEIUwJ6Ds/koboldcpp_cublas.so: undefined symbol: getcpu
     signature("exit.symbol", "cause", "engine-unusable",
          r"(?:^|[\s'\"(/])(?P<file>(?:koboldcpp\w{0,20}|lib(?:llama|ggml|mtmd)[\w-]{0,30})\.so"
@@ -107,6 +109,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "instructions that the build uses (AVX2, which Xeon E5 v1 and v2 and older ones have not: "
         "take the build for old CPUs, of KoboldCpp koboldcpp-oldpc), or the card's driver or "
         "Microsoft's Visual C++ runtime is too old for it: update both.",
+        "Windows found the library, and its own start failed ({text}): usually this CPU lacks "
+        "instructions that the package uses (AVX2; one for x86 on an ARM machine), or Microsoft's "
+        "Visual C++ runtime is too old for it. Update that first, then install the package's "
+        "current release, or build it on this machine (pip install --no-binary, which needs "
+        "Visual Studio's C++ tools).",
     ),
     "exit.symbol": (
         "{file} lacks {inside}, which another file of the same sources must have: its parts are of "

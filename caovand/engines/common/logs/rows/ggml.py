@@ -60,6 +60,9 @@ ROWS = (
          r"|load_backend: failed to load (?P<dll>.{1,200}\.dll)"),
     signature("ggml.backend.none", "cause", "engine-unusable",
          r"no CPU backend found|no backends are loaded|failed to initialize CPU backend"),
+    # A number may begin with a point in Jinja, and {{ .System }} is Go's
+    signature("ggml.template.go", "cause", "bad-arguments",
+         r"Failed to parse number: '\.'"),
     signature("ggml.template.items", "cause", "bad-arguments",
          r"[Ff]ilter:? ?['\"\\]{0,3}(?:items|dictsort)['\"\\]{0,3} for type String"
          r"|Callee is not a function: got Undef\w{1,10} \(hint: ['\"\\]{0,3}(?:items|keys)\b"),
@@ -115,8 +118,11 @@ FILE = (
          r"|(?P<later>illegal split file: \d{1,5}|model must be loaded with the first split)"
          r"|(?P<parts>invalid split (?:file|count)|missing key .{1,60} in GGUF split)"
          r"|failed to load GGUF split from (?P<path>.{1,300})"),
+    # load_hparams: unknown projector type: gemma4uv
+    signature("llama.model.projector.type", "cause", "bad-arguments",
+         r"(?:[Uu]nknown|unsupported) projector type"),
     signature("llama.model.projector", "cause", "model-missing",
-         r"failed to load multimodal model, '(?P<path>[^']{1,400})'|[Uu]nknown projector type"
+         r"failed to load multimodal model, '(?P<path>[^']{1,400})'"
          r"|failed to load CLIP model from (?P<clip>\S{1,300}?)\.? "
          r"|[Uu]nable to find tensor (?:v|mm|a)\."
          r"|failed to load vision model"),

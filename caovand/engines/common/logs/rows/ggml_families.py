@@ -49,7 +49,7 @@ ROWS = (
          r"|does not support multimodal"),
     signature("family.projector", "cause", "model-missing",
          r"clip\w{0,40}: .{0,40}(?:unable to find tensor|failed to (?:open|load)|unsupported)"
-         r"|unsupported projector type|don't support projector with"
+         r"|don't support projector with"
          r"|unable to find tensor [\w.]{1,80}$"),
     signature("family.vocabulary", "cause", "model-missing", r"[Vv]ocab size mismatch"),
     signature("family.commands", "consequence", "launch-failure",

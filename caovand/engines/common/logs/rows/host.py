@@ -29,6 +29,8 @@ _RAW = re.compile(
     r"|Failed to initialize NVML\b|NVIDIA-SMI (?:has failed|couldn't find) "
     r"|(?:/bin/|-)?\w{0,4}sh: (?=.{0,250}(?:not found|denied))|/bin/\w{0,4}sh: "
     r"|ERROR \(catatonit|\[FATAL tini "
+    r"|(?:\(raylet\) )?(?:Refer to the documentation on how to address the out of memory issue: "
+    r"|To adjust the kill threshold, set the environment variable `RAY_)"
     r"|Memory on the node \(IP: |.{0,200}\bkilled due to memory pressure \(OOM\)"
     r"|Back-off restarting failed |No devices were found|libnvidia-ml\.so in GDK"
     r"|.{0,120}\bOOMKilled\b|[\w@.:-]{1,100}\.service: |.{0,60}\bUnit \S{1,60}\.service "
@@ -94,7 +96,8 @@ ROWS = (
          r"^TypeError: _extractNVMLErrorsAsClasses\."),
     signature("nvml.unsupported", "cause", "gpu-absent", r"NVMLError_NotSupported\b"),
     signature("nvml.unknown", "cause", "gpu-absent",
-         r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
+         r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"
+         r"|error calling nvml\.Init: Unknown Error"),
     signature("nvml.denied", "cause", "gpu-absent",
          r"Failed to (?:initialize|start|init) (?:NVML|nvml): Insufficient Permissions"
          r"|NVMLError_NoPermission\b"),
@@ -103,9 +106,10 @@ ROWS = (
     signature("nvml.library", "cause", "gpu-absent",
          r"NVIDIA-SMI couldn't find libnvidia-ml\.so"),
     signature("nvml.none", "cause", "gpu-absent", r"^No devices were found"),
+    signature("nvml.unloaded", "cause", "gpu-absent",
+         r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"),
     signature("nvml.mismatch", "cause", "gpu-absent",
          r"Failed to initialize NVML: Driver/library version mismatch"
-         r"|NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
          r"|Failed to (?:initialize|start|init) (?:NVML|nvml)\b(?!: Unknown Error)"
          r"|\bnvml: Driver/library version mismatch"
          r"|libnvidia-ml\.so in GDK package is a stub library"),

@@ -14,10 +14,13 @@ from caovand.engines.common.logs.signature import first, signature
 
 MAX_TEXT = 500  # characters kept of a line
 
+_XID = r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): "
 CARD_LOST = (
+    signature("xid.memory", "cause", "gpu-lost", _XID + r"(?P<xid>48|64|9[45]|140),"),
+    signature("xid.firmware", "cause", "gpu-lost", _XID + r"(?P<xid>62|109|119|120),"),
+    signature("xid.link", "cause", "gpu-lost", _XID + r"(?P<xid>74|14[4-9]|150),"),
     signature("xid.lost", "cause", "gpu-lost",
-         r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): "
-         r"(?P<xid>4[68]|54|6[24]|74|79|9[45]|109|110|119|120|136|14[03-9]|15[058]|16[79]"
+         _XID + r"(?P<xid>46|54|79|110|136|143|15[58]|16[79]"
          r"|154(?=, GPU recovery action changed from .{1,40} to .{0,10}\((?:GPU|Node|OS|Drain))),"),
     signature("gpu.lost", "cause", "gpu-lost",
          r"fallen off the bus|GPU is lost|GSP (?:RPC )?[Tt]imeout|GPU marked for reset"
@@ -61,7 +64,8 @@ _OTHER_MACHINE = (
          r"(?:rejected|unavailable key)|module with unavailable key is rejected"
          r"|Key was rejected by service|Required key not available|Lockdown: modprobe: unsigned"),
     signature("driver.build", "cause", "gpu-absent",
-         r"Bad return status for module build|dkms (?:install|build) .{0,120}exited \d"
+         r"Bad return status for module build|make(?:\[\d\])?: \*\*\* \[.{0,120}/dkms/nvidia"
+         r"|dkms (?:install|build) .{0,120}exited \d"
          r"|DKMS module '?nvidia\S{0,60} .{0,60}(?i:failed)"),
     signature("driver.busy", "cause", "gpu-absent",
          r"Could not unload NVIDIA driver kernel modules|rmmod: ERROR: Module nvidia\w{0,20} is in"
@@ -119,6 +123,26 @@ _OTHER_MACHINE = (
          r"(?P<xid>(?!63|9[23]|10[67]|121|141|15[2-4]|157|16[0-5])\d{1,3}),"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "xid.memory": (
+        "The card's memory had an error that its ECC could not correct (Xid {xid}): restart the "
+        "program that used it, and reset the card while nothing runs on it (sudo nvidia-smi "
+        "--gpu-reset -i N), or reboot, whereupon the driver replaces the faulty rows. `nvidia-smi "
+        "-q -d ECC,ROW_REMAPPER` counts them: one error is no defect; if it comes back, or a "
+        "replacement failed, have the card replaced. Power and cables are not at fault.",
+    ),
+    "xid.firmware": (
+        "The card's own processor stopped answering the driver (Xid {xid}): reboot, or reset the "
+        "card (sudo nvidia-smi --gpu-reset -i N). If it comes back, install another release of the "
+        "driver first; with the proprietary modules NVreg_EnableGpuFirmware=0 (options nvidia in "
+        "/etc/modprobe.d; not for cards that need the open ones) does without that firmware. Then "
+        "check power and temperature.",
+    ),
+    "xid.link": (
+        "An NVLink between cards failed (Xid {xid}): reset all linked cards, or reboot. "
+        "`nvidia-smi nvlink -e` counts the errors: if they come back, check the seat of the bridge "
+        "(or have the baseboard checked), and restart nvidia-fabricmanager; until then use one "
+        "card, or NCCL_P2P_DISABLE=1.",
+    ),
     "nvrm.init": (
         "The driver cannot start the card: power the machine off and on. If that does not help, "
         "install another driver release, update the firmware, and check the card's seat, power "
@@ -244,6 +268,7 @@ KERNEL_LINE = re.compile(
 # More prefixes, which count only in a log that no engine wrote.
 _ANY_KERNEL_LINE = re.compile(
     r".{0,80}?(?:NVRM: |Error! (?:Bad return|Could not loc)|==> \w{1,8}: "
+    r"|make(?:\[\d\])?: \*\*\* \[.{0,120}/dkms/nvidia"
     r"|(?:Building )?DKMS module |File: /var/lib/dkms"
     r"|\bnvidia(?:-(?:nvlink|nvswitch\d{0,2}|uvm|modeset|drm))?"
     r"(?: [\da-fA-F:.]{7,16})?: |\boom-kill:|invoked oom-killer"

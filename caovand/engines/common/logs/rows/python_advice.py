@@ -36,6 +36,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "import: pass --trust-remote-code if you trust it, keep dots out of the folder's name, and "
         "let all nodes share HF_MODULES_CACHE.",
     ),
+    "python.conflicts": (
+        "pip left several packages in releases that {user} does not take; it requires {pins}. What "
+        "uses it may fail to import.",
+        "Make a new environment, install {user} there alone and by one command, so that pip finds "
+        "releases for all, and put what needs other releases into another environment. To repair "
+        "this one, pass all of {pins} to one pip install.",
+    ),
     "cuda.assertion": (
         "A kernel found an index outside its table ({assertion}): a position, a token or a cache "
         "slot is out of range. Keep max_model_len within the model's own limit (as rope_scaling in "
@@ -158,10 +165,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "download the model again, with config.json or params.json.",
     ),
     "backend.capability": (
+        "The kernels of this quantization need compute capability {needs}, without the point, and "
+        "the card has {has}: no option changes that.",
         "The card does not support the quantization {method} in this release: the line names the "
-        "compute capability that it needs. Use the model in another quantization (AWQ or GPTQ run "
-        "from 7.5 on), a newer release (FP8 needed 8.9 or 9.0 at first, and runs with Marlin's "
-        "kernels from 8.0 on in later ones), or another card.",
+        "compute capability that it needs, without the point.",
+        "Use the model in another quantization, unquantized in float16, or on another card. From "
+        "6.0 on vLLM runs GPTQ with its older kernels (--quantization gptq) and GGUF, from 7.0 on "
+        "bitsandbytes, from 7.5 on AWQ, from 8.0 on (newer releases 7.5) Marlin's kernels, FP8 "
+        "through them, and compressed-tensors.",
+        "On a card of 8.0 or newer a newer release may support it: FP8 needed 8.9 or 9.0 at first.",
     ),
     "backend.quantization": (
         "The quantization {scheme} does not compute in {dtype}, the data type that --dtype or "
@@ -226,8 +238,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{callee} does not accept the argument {argument}: it is not a setting of this release, or "
         "two packages of the installation do not fit together. Remove it, or install the engine "
         "again in its own environment.",
-        "{callee} is called without {lacks}: two packages of the installation do not fit together. "
-        "Install the engine again, in its own environment.",
+        "{callee} is called without {lacks}: what calls it (the last frame above shows it) was "
+        "written for another release of the package that defines it. Install the release that the "
+        "caller requires, or a newer release of the caller.",
         "{asks} uses {attribute} of {module}, which the installed release of {lib} lacks: it "
         "is usually older than {asks} needs, sometimes newer. Install the release of {lib} that "
         "{asks} requires (its page or `pip check` names it), or another release of {asks}.",

@@ -15,7 +15,7 @@ _LATER: Mapping[str, Failure] = {"serving": "unknown", "http": "unknown"}
 """A server refuses requests every day: its end, if it comes without a word, has another cause."""
 ROWS = (
     signature("args.tools", "consequence", "bad-arguments",
-         r"tool choice requires --enable-auto-tool-choice", _LATER),
+         r"tool choice requires --enable-auto-tool-ch", _LATER),
     # TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser, at the start
     signature("args.tools.parser", "cause", "bad-arguments",
          r"--enable-auto-tool-choice requires"),

@@ -18,12 +18,14 @@ _RAW = re.compile(
     r"|(?:\d{3}: )?unable to start process: |!!! Health check error: "
     r"|.{0,200}(?:could not load model: rpc error|grpc process not found: "
     r"|backend not found: /|backend not found, install)"
-    r"|ape error: |fatal error: support for --gpu "
+    r"|ape error: |[“\"][^”\"]{1,100}llamafile[”\"] |fatal error: support for --gpu "
     r"|Error: (?:Shard|DownloadError|WebserverFailed|ArgumentValidation)"
 )
 ROWS = (
     signature("llamafile.map", "cause", "engine-unusable",
-         r"ape error: \S{1,300}: prog mmap failed w/ errno (?P<errno>\d{1,3})"),
+         r"ape error: \S{1,300}: prog mmap failed w/ errno (?:(?P<denied>1)$|(?P<errno>\d{1,3}))"
+         r"|^[“\"](?P<program>[^”\"]{1,100}llamafile)[”\"] "
+         r"(?:cannot be opened because|Not Opened)"),
     signature("llamafile.gpu", "cause", "gpu-absent",
          r"support for --gpu (?P<gpu>\w{1,12}) was explicitly requested, but"),
     # text-generation-inference
@@ -77,6 +79,12 @@ ROWS = (
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "llamafile.map": (
+        "The system forbids the llamafile to run ({denied}). On macOS its Gatekeeper does: open "
+        "System Settings, Privacy & Security, and choose Open Anyway, or run `xattr -d "
+        "com.apple.quarantine FILE`, then `sh ./FILE`. On Linux the folder is mounted with noexec, "
+        "or SELinux forbids it.",
+        "macOS's Gatekeeper forbids {program}: open System Settings, Privacy & Security, and "
+        "choose Open Anyway, or run `xattr -d com.apple.quarantine FILE`, then `sh ./FILE`.",
         "The system did not map the llamafile ({errno}), usually for want of addresses, not of "
         "memory: kernels of ARM boards (Raspberry Pi, Rockchip, Jetson) give a process 39 bits. "
         "Use a newer llamafile (-m takes the old file as weights), a kernel with 48 bits "

@@ -51,7 +51,9 @@ ROWS = (
          r"was running was (?P<used>[\d.]{1,12} ?[KMGT]?B) / (?P<total>[\d.]{1,12} ?[KMGT]?B) "
          r"\([\d.]{1,12}\), which exceeds the memory usage threshold of (?P<share>\d\.\d{1,6})"
          r"|exceeds the memory usage threshold of|killed due to memory pressure \(OOM\)"
-         r"|Task was killed due to the node running low on memory"),
+         r"|Task was killed due to the node running low on memory"
+         r"|address the out of memory issue: https?://docs\.ray\.io/\S{0,100}ray-oom-prevention"
+         r"|adjust the kill threshold, set the environment variable `RAY_memory"),
     signature("system.program", "cause", "engine-unusable",
          rf"sh: (?:(?:line )?\d{{1,4}}: )?(?P<program>{_PROGRAM}): (?:command )?not found"
          rf"|sh: command not found: (?P<zsh>{_PROGRAM})\s*$"
@@ -125,8 +127,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "of {share} at which Ray's memory monitor ends a worker.",
         "Ray's memory monitor ended a worker because the memory of its node was full: host memory, "
         "not the card's. Give the machine, or the container (docker --memory, a pod's "
-        "limits.memory), more of it, end other programs, or use a smaller checkpoint; weights pass "
-        "through it while they are loaded, once for each worker.",
+        "limits.memory), more of it, end other programs, let Ray run fewer workers on it, or use a "
+        "smaller checkpoint; weights pass through it while they are loaded, once for each worker.",
         "RAY_memory_usage_threshold=0.98 in the environment of `ray start` lets Ray use more of it "
         "first; RAY_memory_monitor_refresh_ms=0 turns the monitor off, after which the kernel ends "
         "processes instead.",

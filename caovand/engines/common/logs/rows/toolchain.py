@@ -93,6 +93,9 @@ ROWS = (
     # AssertionError at deep_gemm/__init__.py:56: assert cuda_home is not None
     signature("jit.home", "cause", "jit-toolchain",
          r"^AssertionError.{0,120}\bassert \w{0,20}cuda_home\w{0,10} is not None"),
+    # What export CUDA_HOME=$CUDA_HOME:/usr/local/cuda makes of an empty one
+    signature("jit.listed", "cause", "jit-toolchain",
+         r"\bsh: (?:\d{1,4}: )?(?P<listed>[\w./-]{0,200}:/[\w./-]{1,200}/bin/nvcc): not found"),
     # libnccl.so.2: cannot open shared object file: ..., and of two releases:
     # Invalid config blocking attribute value -2147483648
     signature("nccl.library", "cause", "bad-arguments",
@@ -240,6 +243,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The compiler does not know {option}: it is older than the source asks for, or the source "
         "is built for another CPU (options such as -mavx2 are of x86, not of ARM). Install a "
         "newer compiler, or take the engine's build for this architecture.",
+    ),
+    "jit.listed": (
+        "The compiler was sought at {listed}: CUDA_HOME (or CUDA_PATH) is a list with a colon, or "
+        "begins with one, and must be one folder: export CUDA_HOME=/usr/local/cuda, without "
+        "$CUDA_HOME: before it.",
     ),
     "jit.home": (
         "Kernels are compiled on this machine, and no CUDA toolkit is found for it: install the "

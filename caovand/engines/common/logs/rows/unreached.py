@@ -43,6 +43,7 @@ _RAW = re.compile(
     r"|origins cannot be reached from inside"
     r"|\bETIMEDOUT\b|[Oo]llama.{0,80}TypeError: fetch failed"
     r"|\bUND_ERR_(?:HEADERS|BODY)_TIMEOUT|server can't be reached at "
+    r"|vllm_client - Server is not up yet|\[?W\d{3,4} .{0,80}TCP client failed to connect"
     r"|Failed to connect to Ollama\b|\bcurl: \((?:7|28)\) |\[WinError 10061\]"
     r"|\[Errno -[235]\] |\[Errno 111\] Connection refused"
     r"|[Cc]ould(?:n't| not) connect to [Oo]llama"
@@ -55,8 +56,8 @@ ROWS = (
          rf".{{0,10}}?(?:(?P<docker>{_DOCKER_HOSTS})|(?P<server>{_LOOPBACK})"
          rf"|(?P<address>[\w.-]{{3,100}}))(?: port |:)(?!{_OTHERS})(?P<port>\d{{2,5}})\b"),
     signature("client.refused", "consequence", "network",
-         r"(?P<windows>\[WinError 10061\]|No connection could be made because the target machine "
-         r"actively refused)|"
+         r"^(?!.{0,900}(?:\bproxyconnect |\"https://)).{0,900}?(?P<windows>\[WinError 10061\]"
+         r"|No connection could be made because the target machine actively refused)|"
          rf"(?:Cannot connect to host |ECONNREFUSED |{_DIALLED}){_SERVER}"
          rf"(?! ssl:\w{{1,10}} \[(?:Errno -\d\] )?{_UNKNOWN})"
          r"|(?:[Cc]ould(?:n't| not) connect to [Oo]llama|Ollama (?:could not be reached|is not "
@@ -88,7 +89,10 @@ ROWS = (
          rf"(?:httpx|httpcore)\.ConnectError: \[Errno -[235]\] (?P<why>{_NO_ADDRESS})"),
     # ConnectionError: The vLLM server can't be reached at 0.0.0.0:8000 after 240.0 seconds.
     signature("client.trainer", "cause", "network",
-         r"The (?:vLLM|SGLang) server can't be reached at (?P<at>[\w.:/-]{3,100}) after"),
+         r"The (?:vLLM|SGLang) server can't be reached at (?P<at>[\w.:/-]{3,100}) after"
+         r"|vllm_client - (?P<waits>Server is not up yet)"
+         # TRL's own port for the weights that it sends
+         r"|timed out .{0,60}connect to \(?(?P<group>[\w.:-]{3,60}?)[:,] ?51216\b"),
     signature("client.slow", "consequence", "start-stall",
          r"UND_ERR_(?P<what>HEADERS|BODY)_TIMEOUT"),
 )  # fmt: skip
@@ -180,6 +184,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "client.name": _NOT_RESOLVED,
     "client.trainer": (
+        "The trainer cannot join the group over which it sends weights to the server, at {group}, "
+        "port 51216 (vllm_group_port). Let vllm_server_host be the address of the server's "
+        "machine, and the port open to it; let both use different cards; and start the server "
+        "again before each training, as it keeps the group of an earlier one.",
+        "The trainer (TRL) waits for a server that it does not start itself ({waits}): start it "
+        "first, on cards that do not train (`trl vllm-serve --model MODEL`; its own log shows why "
+        "it ended), and correct vllm_server_host and vllm_server_port, which a proxy must not "
+        "serve (no_proxy=localhost,127.0.0.1,0.0.0.0). To train and generate in one process set "
+        'vllm_mode="colocate".',
         "The trainer (TRL) waits for a server that it does not start itself, at {at}: start it "
         "first, on cards that do not train (`trl vllm-serve --model MODEL`; its own log shows why "
         "it ended), and correct vllm_server_host and vllm_server_port. To train and generate in "

@@ -26,6 +26,8 @@ ROWS: tuple[Signature, ...] = (
          r"|allow-credentials))(?!\S)"
          r"|(?P<positional>[^\s-]\S{0,200})|(?P<unknown>\S+))"
          r"|the following arguments are required: (?P<required>\S.{0,80}))?"),
+    signature("args.v1", "cause", "bad-arguments",
+         r"VLLM_USE_V1=1 is not supported with (?P<what>.{1,100}[^.\s])"),
     signature("args.length", "cause", "bad-arguments",
          r"User-specified max_model_len \((?P<len>\d+)\) is greater than the derived "
          r"max_model_len \(\w+=(?P<longest>\d+)"),

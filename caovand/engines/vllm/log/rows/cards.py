@@ -17,6 +17,9 @@ ROWS: tuple[Signature, ...] = (
          r"(?:/\S{1,200}/)?libcuda\.so"),
     signature("gpu.absent", "cause", "gpu-absent",
          runtime.ABSENT + r"|(?P<platform>Failed to infer device type)"),
+    # What a method of vLLM's base class raises, where no platform was detected
+    signature("gpu.base", "cause", "gpu-absent",
+         r"^NotImplementedError at (?P<base>platforms/interface\.py):"),
     signature("cuda.unknown", "cause", "launch-failure",
          r"CUDA error: unknown error", OPENING),
     signature("dtype.compile", "cause", "backend-unsupported",
@@ -89,7 +92,9 @@ ROWS: tuple[Signature, ...] = (
     signature("gpu.old", "cause", "backend-unsupported",
          r"GPUs with compute capability below (?P<oldest>[\d.]{1,5}) are not supported"),
     signature("backend.capability", "cause", "backend-unsupported",
-         r"quantization method (?P<method>\S{1,100}) is not supported for the current GPU"),
+         r"quantization method (?P<method>\S{1,100}) is not supported for the current GPU"
+         r"|[Qq]uantization scheme is not supported for .{0,8}the current GPU\. Min capability: "
+         r"(?P<needs>\d{2,3})\..{0,8}Current capability: (?P<has>\d{2,3})"),
     signature("backend.quantization", "cause", "backend-unsupported",
          r"torch\.(?P<dtype>\w{1,40}) is not supported for quantization method (?P<scheme>\w+)"
          r"|(?P<other>\b\w{1,40}) quantization is currently not supported in"

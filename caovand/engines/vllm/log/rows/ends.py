@@ -28,6 +28,9 @@ ROWS: tuple[Signature, ...] = (
          r"|^ValueError: Current node has no GPU available)"
          r"|No available node types can fulfill resource request"
          r"|^ValueError: Attempting to start raylet with (?P<wanted>\d+) GPU, but"),
+    # Ray Serve's bundle for the whole replica, of which vLLM wants one a rank
+    signature("ray.bundle", "cause", "bad-arguments",
+         r"Placement group bundle cannot have more than 1 \w{1,10}"),
     # vLLM waits for them: a cluster may still grow
     signature("ray.short", "consequence", "node-lost",
          r"number of required (?:GPUs|\w{1,10}s) exceeds the total number of available"

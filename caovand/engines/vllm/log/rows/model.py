@@ -32,8 +32,8 @@ ROWS: tuple[Signature, ...] = (
          {**READING, **SERVED}),
     signature("model.broken", "cause", "model-missing",
          r"[Ff]ailed to map GGUF parameters"
-         r"|(?P<cut>SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
-         r"|PytorchStreamReader failed)"
+         r"|(?P<cut>Error while deserializing header(?:: \w{1,40})?|MetadataIncompleteBuffer"
+         r"|SafetensorError(?=: )(?!: Error while des)|PytorchStreamReader failed)"
          r"|" + python.NO_TENSOR +
          r"|^AssertionError: (?P<size>Attempted to load weight \(|Tried to load weights of size )"),
     signature("model.denied", "cause", "access-denied",
@@ -49,3 +49,6 @@ ROWS: tuple[Signature, ...] = (
          r"|The server socket has failed to (?:listen|bind)"
          r"|ZMQError: Address already in use(?: \(addr='tcp://[^']{1,100}:(?P<own>\d{1,5})')?"),
 )  # fmt: skip
+CODE_AGAIN = signature("model.code.again", "cause", "bad-arguments",
+    next(row for row in python.ROWS if row.id == "model.code").pattern.pattern)  # fmt: skip
+"""The same after the model's configuration was read, which needs the permission already."""
