@@ -134,7 +134,7 @@ def test_where_nothing_may_be_lowered_it_fails_before_any_start(
     assert found is not None
     assert (found.finding.failure, found.hold) == ("kv-cache-short", False)
     assert found.finding.text.startswith("cannot start: it does not fit: 3.0 GiB left for the")
-    assert "gpu_memory_utilization = 0.27 holds it, and costs nothing" in found.finding.text
+    assert "gpu_memory_utilization = 0.27 holds it at no cost" in found.finding.text
     assert "add max_model_len to [policy] pinned" in found.finding.text
 
 

@@ -52,7 +52,7 @@ def test_cards_are_split_inside_a_node_and_stages_lie_on_the_nodes() -> None:
 def test_what_one_node_has_no_room_for_is_sized_for_all() -> None:
     """70 billion parameters of four bits, 37 GiB, on three cards of 22 GB: a stage on each."""
     machine = inventory(LLAMA_70B_AWQ, turing(1))
-    with pytest.raises(Unplannable, match="GiB of weights a card would stay in host memory"):
+    with pytest.raises(Unplannable, match="GiB of weights per card would stay in host memory"):
         plan(machine)
     found = over(3, machine)
     assert found.value("cpu_offload_gb") is None

@@ -102,7 +102,7 @@ def test_the_plan_follows_the_link_and_says_why() -> None:
     assert split(over(machine, None)) == split(over(machine, SLOW)) == (2, 2)
     assert split(over(machine, FAST)) == (4, None)
     unmeasured = over(machine, None).settings["pipeline_parallel_size"].reason
-    assert unmeasured.endswith("speed of their link is unknown, and stages need the least of it")
+    assert unmeasured.endswith("speed of their link is unknown, and stages use it least")
     for link, name in ((SLOW, "pipeline_parallel_size"), (FAST, "tensor_parallel_size")):
         reason = over(machine, link).settings[name].reason
         assert "2 nodes, [cluster]: over this link (" in reason
@@ -153,7 +153,7 @@ def test_cards_that_a_typed_split_leaves_idle_are_named() -> None:
     found = over(inventory(gpus=turing(2)), FAST, **both)
     assert split(found) == (2, 1)
     assert idle(found) == [
-        "--tensor-parallel-size 2 goes over 2 nodes: 1 of 2 cards of each serve; use"
+        "--tensor-parallel-size 2 goes over 2 nodes: 1 of 2 cards on each serve; use"
         " --pipeline-parallel-size 2, or remove both"
     ]
     stageless = replace(QWEN_27B_AWQ, architecture="DeepseekV4ForConditionalGeneration")

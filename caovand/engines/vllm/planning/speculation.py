@@ -31,7 +31,7 @@ from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards,
 from caovand.engines.vllm.sizing.space import WORKLOADS
 
 MAX_DEPTH = 8
-LEAVES_MEMORY = "leaves memory that is worth more here"
+LEAVES_MEMORY = "leaves memory for other settings, which is worth more here"
 MANY_USERS = 16
 """The number of concurrent sequences from which the engine is a service: its cards compute, and
 rejected drafts cost what others could use."""
@@ -60,7 +60,7 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
         )
     flag = count(partial.verbatim.get("max_num_seqs")) or 0
     if flag >= MANY_USERS:
-        reason = f"--max-num-seqs {flag} is for many users, whose throughput drafts may lower"
+        reason = f"--max-num-seqs {flag} is for many users, whose throughput drafts can lower"
         return 0, f"{reason}; pass --speculative-config, or set [policy] mtp, to draft"
     users = partial.config.policy.max_num_seqs or WORKLOADS[partial.config.policy.workload].users
     if partial.model.model_type.startswith(ONE_DRAFT):
@@ -68,8 +68,8 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
     few_active = has_few_active(partial.model)
     if users >= MANY_USERS and few_active:
         return 0, (
-            f"with about {billions_active(partial.model)} active parameters drafts gained little"
-            f" for one user in published runs, and {users} users keep the cards busy"
+            f"with about {billions_active(partial.model)} active parameters drafts gained little "
+            f"for one user in published runs, and {users} users keep the cards busy"
         )
     if users >= MANY_USERS:
         return (
@@ -87,7 +87,7 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
 def speculative_config(partial: PartialPlan) -> Setting | None:
     wanted, setting = _requested_depth(partial)
     if any(name in partial.verbatim for name in PARTS_OF_SPECULATION):
-        return policy(None, "speculation is set by flags passed verbatim")
+        return policy(None, "verbatim flags control drafting")
     if not partial.generates and not partial.pinned("mtp"):
         return None
     if partial.model.drafter and wanted:
@@ -99,19 +99,21 @@ def speculative_config(partial: PartialPlan) -> Setting | None:
                 'set mtp = "auto" or serve a checkpoint that has one'
             )
         asked = f", though {setting.reason}" if wanted and setting.origin == "user" else ""
-        return policy(None, f"the model has no MTP head, so nothing is drafted{asked}")
+        return policy(None, f"the model has no MTP head, so drafting is off{asked}")
     if not partial.model.architecture:
-        return policy(None, "the model is not on this machine yet: unknown whether it can draft")
+        return policy(
+            None, "the model is not on this machine yet, so whether it can draft is unknown"
+        )
     if not wanted:
         return Setting(None, setting.origin, setting.reason)
     refused = why_stages_refuse_drafts(partial.values, partial.inventory)
     if refused and setting.origin == "user" and partial.pinned("mtp"):
         raise Unplannable(f'cannot draft {wanted} tokens with MTP: {refused}; set mtp = "auto"')
     if refused:
-        return policy(None, f"{refused}, so nothing is drafted")
+        return policy(None, f"{refused}, so drafting is off")
     ends = uneven_drafts_end(partial)
     if ends and setting.origin != "user":
-        return policy(None, f"{ends}, so nothing is drafted; [policy] mtp = {wanted} drafts anyway")
+        return policy(None, f"{ends}, so drafting is off; [policy] mtp = {wanted} drafts anyway")
     whole, reason = _whole_rounds(wanted, partial.model.mtp_layers)
     if reason and setting.origin == "user" and partial.pinned("mtp"):
         raise Unplannable(f"cannot draft {wanted} tokens with MTP: {reason}; set mtp = {whole}")
@@ -146,8 +148,8 @@ def _lost_prefixes(partial: PartialPlan) -> str:
     if not long or not own_head_would_corrupt_states(partial):
         return ""
     return (
-        "; while it drafts, prefix caching is off and every prompt is read whole: [policy] mtp = 0"
-        " brings it back"
+        "; while the model drafts, prefix caching is off and every prompt is read in full: "
+        "[policy] mtp = 0 turns it on again"
     )
 
 
@@ -172,7 +174,7 @@ def corruption_warnings(partial: PartialPlan) -> list[str]:
         "enable_prefix_caching": (
             drafting_corrupts_states(partial),
             "vllm#43559",
-            "draft nothing ([policy] mtp = 0)",
+            "turn drafting off ([policy] mtp = 0)",
         ),
     }
     fixed = releases.name(releases.DRAFTS_KEEP_STATES)
@@ -234,7 +236,7 @@ def name_gain(sized: PartialPlan, deeper: PartialPlan) -> PartialPlan:
             f"keeps full CUDA graphs, which vLLM {sized.engine.version} does not capture with"
             " drafts and FlashInfer's attention"
         )
-    gain = " and ".join(gains) or "takes the least time per token here (modelled)"
+    gain = " and ".join(gains) or "needs the least time per token here (modelled)"
     changed = replace(ours, reason=ours.reason.replace(LEAVES_MEMORY, gain))
     return replace(sized, settings={**sized.settings, "speculative_config": changed})
 
@@ -335,9 +337,9 @@ def _whole(row: list[Any]) -> bool:
 def _adaptive_error(placed: PlanOnCards) -> str:
     """Why vLLM cannot choose how many drafts it verifies; empty if it can."""
     if (count(placed.plan.value("pipeline_parallel_size")) or 1) > 1:
-        return "vLLM has no adaptive verification over pipeline stages"
+        return "vLLM does not support adaptive verification over pipeline stages"
     if placed.plan.value("enable_lora"):
-        return "vLLM has no adaptive verification with LoRA"
+        return "vLLM does not support adaptive verification with LoRA"
     if placed.plan.value("enforce_eager"):
         return "adaptive verification needs whole steps in CUDA graphs"
     return ""
