@@ -25,10 +25,9 @@ HELP = (
     "?    this page",
     "q    quit; engine and daemon keep running",
     "",
-    "This screen polls the daemon once a second; the daemon scrapes the engine every 5 s. "
-    "Charts over",
-    "time show the last 5 minutes, the latest reading on the right; blank is 0 or unknown.",
-    "Without colours, the parts of a card's memory are letters, explained below the cards.",
+    "The daemon is polled once a second and scrapes the engine every 5 s. Charts",
+    "cover the last 5 minutes, latest reading on the right; blank is 0 or unknown.",
+    "Without colours, the parts of a card's memory are letters, explained below it.",
     "",
     "Print one screen as text: caovanctl top | cat",
 )
