@@ -251,7 +251,7 @@ def test_a_server_that_asks_to_wait_for_hours_is_given_up(
     hub: HubServer, kept: Kept, place: ModelFolders
 ) -> None:
     hub.faults["list"] = [Fault(status=429, headers=(("Retry-After", "7200"),))]
-    assert "it asks to wait 7200 s" in refused(lambda: pulled(hub, kept, place))
+    assert "the server requests a wait of 7200 s" in refused(lambda: pulled(hub, kept, place))
     assert kept.slept == []
 
 
@@ -320,7 +320,7 @@ def test_a_certificate_is_always_checked(kept: Kept, place: ModelFolders, tmp_pa
         for environ in ({}, {"CURL_CA_BUNDLE": ""}, {"REQUESTS_CA_BUNDLE": ""}):
             asked = HubClient(kind, TOKEN, environ)
             said = refused(lambda: offer.read(asked, kept.world, offer.RequestedModel(NAME)))  # noqa: B023
-            assert "certificate of 127.0.0.1 is not accepted" in said
+            assert "certificate of 127.0.0.1 is not trusted" in said
         assert hub.seen == []
         asked = HubClient(kind, TOKEN, {"REQUESTS_CA_BUNDLE": str(certificate)})
         found = offer.read(asked, kept.world, offer.RequestedModel(NAME))

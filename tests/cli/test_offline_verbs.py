@@ -462,7 +462,7 @@ def test_the_doctor_tells_the_depth_and_the_share_that_would_be_planned() -> Non
 
 def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
     told = [f.text for f in checkup(replace(GOOD, model=replace(QWEN_27B_AWQ, head_dim=96)))]
-    assert any("no kernel for heads of 96; the plan has another" in text for text in told)
+    assert any("no kernel for heads of 96; the plan uses another" in text for text in told)
     assert not any("supports SM75" in text for text in told)
 
 
@@ -557,7 +557,7 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
                 engine=replace(CUDA, version="0.33.0", plugin="1", attention="fail: a is not b"),
             ),
             "WARN",
-            "Triton's attention differently (a is not b)",
+            "Triton attention's caches differently (a is not b)",
         ),
         (
             replace(GOOD, engine=replace(CUDA, plugin="1", lm_head="fail: a is not b")),
@@ -893,7 +893,7 @@ def test_the_doctor_names_what_keeps_the_engine_from_caovan(
     ("user", "why", "words"),
     [
         ("caovan-engine", "", "run as the user caovan-engine"),
-        ("", "the user caovan-engine", "own user (the user caovan-engine)"),
+        ("", "the user caovan-engine", "user (the user caovan-engine does not exist)"),
     ],
 )
 def test_the_doctor_names_the_engines_user(user: str, why: str, words: str) -> None:

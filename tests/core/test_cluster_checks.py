@@ -204,7 +204,7 @@ def test_what_keeps_nodes_from_serving_together(
         ),
         (
             {"p2p": False},
-            "the cards of head1 can access each other's memory, those of gpu2 do not: with several "
+            "the cards of head1 can access each other's memory, those of gpu2 cannot: with several "
             "ranks per node gpu2 slows down all nodes",
             "on gpu2: check `nvidia-smi topo -p2p r`, the IOMMU (`iommu=pt`) and ACS of the "
             "PCIe bridges; many consumer cards have no peer access",
@@ -219,14 +219,14 @@ def test_what_only_costs_speed(worker: dict[str, Any], text: str, remedy: str) -
 
 def test_cards_that_differ_hold_each_other_back_where_layers_are_summed_over_them() -> None:
     (only,) = compare(HEAD, replace(WORKER, cards=(T4, A10)), NEAR, Requirements(all_reduces=True))
-    assert only.text.endswith(" on gpu2; the smallest sets the share of all")
+    assert only.text.endswith(" on gpu2; the smallest card limits the share of all")
     assert only.remedy == "use equal cards, for example by [engine] gpus"
 
 
 def test_peer_to_peer_counts_between_the_ranks_of_a_node() -> None:
     without = replace(WORKER, p2p=False)
     (only,) = compare(HEAD, without, NEAR, Requirements(ranks=2))
-    assert only.text.endswith("those of gpu2 do not: gpu2 slows down all nodes")
+    assert only.text.endswith("those of gpu2 cannot: gpu2 slows down all nodes")
     assert compare(HEAD, without, NEAR, Requirements(ranks=1))[0].verdict == "PASS"
 
 
@@ -364,7 +364,7 @@ def test_a_long_way_is_named() -> None:
     (only,) = found(round_trip_s=0.0123)
     assert (only.verdict, only.text, only.remedy) == (
         "WARN",
-        "from head1 to gpu2 takes 12.3 ms, and every layer waits for it",
+        "the round trip from head1 to gpu2 takes 12.3 ms, and every layer waits for it",
         "connect them directly or through one switch",
     )
 

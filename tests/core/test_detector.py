@@ -404,7 +404,8 @@ def test_acceptance_under_a_tenth_of_its_own_past_has_collapsed_after_three_minu
         accepted += int(300 * share)
         lines.append(f"{10 * n} counters gen={500 * n} drafted={300 * n} accepted={accepted}")
     assert serve("\n".join(lines)) == [
-        "380 broken draft-collapse: 1.0% of the drafts were accepted in 18 intervals, usually 70%"
+        "380 broken draft-collapse: 1.0% of the drafts were accepted in 18 intervals, "
+        "compared with 70% usually"
     ]
     # Drafts looked up in the text do that where it stops repeating itself.
     assert serve("\n".join(lines), replace(RULES, lookup_drafts=True)) == []

@@ -192,7 +192,7 @@ def test_a_node_without_a_failure_ended_with_the_others_and_one_alone_has_no_nod
     told = {**report(FailureContext(FINDING, LINES, {}, nodes={"n2": 1})), "number": 1}
     nodes = {"node-1.json": evidence.document("n2", 1, NodeEvidence("s", "now"))}
     text = "\n".join(incident_text.lines(told, {"node-1.json": 1}, nodes))
-    assert text.endswith("\nnode n2, rank 1, now: ended with the others")
+    assert text.endswith("\nnode n2, rank 1, now: stopped with the others")
     alone = {**report(FailureContext(FINDING, LINES, {})), "number": 1}
     del alone["nodes"]  # one from before an upgrade
     assert not any(line.startswith("node") for line in incident_text.lines(alone, {}, {}))

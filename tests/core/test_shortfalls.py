@@ -35,7 +35,7 @@ def diagnosed(machine: Inventory, made: Plan) -> list[CheckResult]:
 @pytest.mark.parametrize(
     ("machine", "part", "verdict", "remedy"),
     [
-        (inventory(QWEN_27B, H200, host=SMALL), "2048 MiB swap: loading takes long", "WARN",
+        (inventory(QWEN_27B, H200, host=SMALL), "2048 MiB swap: loading is slow", "WARN",
          "a smaller checkpoint"),
         (inventory(IN_ONE_FILE, H200, host=SMALL), "2048 MiB swap: mapping its largest file",
          "FAIL", "swapon"),

@@ -192,7 +192,7 @@ def test_a_folder_that_cannot_be_written_ends_nothing(
 
     monkeypatch.setattr(Path, "replace", fail)
     (text,) = memories.set_aside(tmp_path, HEALING)
-    assert "nor rename it: Permission denied; delete it" in text
+    assert "renaming it failed: Permission denied; delete it" in text
     assert ModeMemory(tmp_path / memories.MODE).mode is None
 
 

@@ -331,7 +331,7 @@ KEPT = {"engine": {"extra_args": ["--enable-prefix-caching"]}}
 @pytest.mark.parametrize(
     ("box", "name", "why"),
     [
-        ("5090", "Qwen3.5-35B-A3B-AWQ", "fill no block of 2096"),
+        ("5090", "Qwen3.5-35B-A3B-AWQ", "do not fill a block of 2096"),
         ("4090", "Qwen3.6-27B-AWQ", "the cards finish more requests"),
     ],
 )

@@ -271,7 +271,7 @@ def test_one_busy_card_does_not_block_those_that_are_free(count: int, used: str 
     assert forecast(found, machine).fits
     visible = found.env["CUDA_VISIBLE_DEVICES"].value
     assert visible == used if used else "0" not in visible.split(",")
-    assert "GPU 0 has 1620 MiB free" in found.settings["tensor_parallel_size"].reason
+    assert "GPU 0 has only 1620 MiB free" in found.settings["tensor_parallel_size"].reason
 
 
 def test_a_card_that_is_busy_is_waited_for_where_the_split_was_asked_for() -> None:

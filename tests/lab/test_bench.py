@@ -185,7 +185,7 @@ def test_what_slowed_it_down_is_a_warning(box: Box, ctl: Ctl) -> None:
     box.daemon.answers["status"] = look
     said = ctl(*SHORT)
     assert "warning: 6 requests were preempted for lack of KV cache" in said.out
-    assert "warning: 6 other requests were served at the same time" in said.out
+    assert "warning: 6 other requests ran at the same time" in said.out
 
 
 def test_a_prompt_longer_than_all_texts_keeps_what_is_complete(box: Box, ctl: Ctl) -> None:
@@ -217,7 +217,7 @@ def test_an_embedder_is_measured_by_its_answers(box: Box, ctl: Ctl) -> None:
     said = ctl(*SHORT)
     assert said.code == 0, said.err
     _, how, _, one, *_ = said.out.splitlines()
-    assert how.startswith("embeddings: a prompt is answered at once")
+    assert how.startswith("embeddings: the whole answer arrives at")
     assert (one.split()[:2], one.split()[3]) == (["64", "1"], "-")
     assert {path for path, _ in box.engine.asked} == {"/tokenize", "/v1/embeddings"}
 
@@ -277,7 +277,7 @@ def test_a_restarted_engine_ends_it_and_what_is_complete_is_kept(box: Box, ctl: 
     box.daemon.answers["status"] = look
     said = ctl(*SHORT, "--json")
     assert said.code == 1
-    assert "the engine ended or was restarted: hang: no progress" in said.err
+    assert "the engine exited or was restarted: hang: no progress" in said.err
     assert said.json["complete"] is False
     assert [cell["at_once"] for cell in said.json["cells"]] == [1]
 

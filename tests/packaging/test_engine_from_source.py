@@ -220,7 +220,7 @@ def test_a_failed_build_is_named_and_the_next_try_goes_on_from_there(
 @pytest.mark.parametrize(
     ("old", "new", "fact"),
     [
-        ('print("tabby 1.0")', 'print("tabby 0.9")', "did not name build 1: tabby 0.9"),
+        ('print("tabby 1.0")', 'print("tabby 0.9")', "did not report build 1: tabby 0.9"),
         (
             "def do_POST(self) -> None:",
             "def do_POST(self) -> None:\n        1 / 0",

@@ -128,7 +128,7 @@ def test_a_wheel_that_was_tampered_with_is_refused_by_the_real_pip(
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("caovanctl: cannot get six==1.0: the index offers a file with sha256 ")
-    assert "which the lock does not name; try another mirror" in last
+    assert "which is not in the lock; try another mirror" in last
     listed = json.loads(caovanctl(house, "list", "--json").stdout)
     assert (listed["current"], listed["unfinished"]) == (NAME, [f"{NAME}.2"])
     assert caovanctl(house, "remove", f"{NAME}.2").returncode == 0

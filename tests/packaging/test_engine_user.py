@@ -192,7 +192,7 @@ def test_without_the_rights_engines_run_as_the_daemons_user(machine: Machine) ->
     machine.must("systemctl", "restart", "caovan")
     machine.until_state("SERVING", patience_s=SOON_S)
     assert {machine.user(pid) for pid in machine.pids()} == {"caovan"}
-    why = "own user (the daemon lacks the capabilities CAP_SETUID and CAP_SETGID)"
+    why = "user (the daemon lacks the capabilities CAP_SETUID and CAP_SETGID)"
     assert why in machine.run("caovanctl", "doctor").stdout
     machine.must("rm", drop_in)
     machine.must("systemctl", "daemon-reload")

@@ -99,7 +99,7 @@ def test_what_goes_elsewhere_is_not_counted_and_what_goes_to_site_packages_is(
 @pytest.mark.parametrize("server", [False], indirect=True)
 def test_a_server_that_sends_whole_files_is_no_way_to_look(server: Server, tmp_path: Path) -> None:
     made = wheel(tmp_path, "a", "1", {"a/b.py": "1"})
-    with pytest.raises(EngineError, match=r"sends whole files only; .*--find-links"):
+    with pytest.raises(EngineError, match=r"does not support range requests; .*--find-links"):
         installed(server.url(made), made.stat().st_size)
 
 

@@ -202,7 +202,7 @@ class ClusterSection:
 
 @dataclass(frozen=True)
 class HistorySection:
-    """Figures by the minute, kept in the state folder for `caovanctl history`."""
+    """Metrics by the minute, kept in the state folder for `caovanctl history`."""
 
     days: int = key(30, "Days to keep the metrics; 0 keeps none.", low=0, high=366, once=True)
 

@@ -73,7 +73,8 @@ def test_what_is_known_of_a_good_link_is_named() -> None:
         (
             "",
             "",
-            "allow all TCP from 10.0.0.1: `sudo nft list ruleset` lists the rules there",
+            "allow all TCP from 10.0.0.1 in its firewall and in any on the way: `sudo nft "
+            "list ruleset` lists the rules there",
         ),
     ],
 )
@@ -181,10 +182,10 @@ def test_a_head_whose_ranks_would_listen_where_no_worker_gets_to() -> None:
         "cluster",
         "FAIL",
         "gpu2 cannot connect to head1 at 172.17.0.1 of docker0, where ranks listen on free ports:"
-        " Connection refused; at 10.0.0.1 they can connect",
+        " Connection refused; over 10.0.0.1 they can connect",
         "on head1: remove [cluster] interface, or set the interface of 10.0.0.1, and restart "
-        "caovan; or, if docker0 does connect them: allow all TCP from 10.0.0.2: `sudo nft list "
-        "ruleset` lists the rules there",
+        "caovan; or, if docker0 does connect them: allow all TCP from 10.0.0.2 in its firewall "
+        "and in any on the way: `sudo nft list ruleset` lists the rules there",
     )
 
 
@@ -194,10 +195,10 @@ def test_a_worker_whose_ranks_would_listen_where_the_head_does_not_get_to() -> N
         "cluster",
         "FAIL",
         "head1 cannot connect to gpu2 at 172.17.0.1 of docker0, where ranks listen on free ports:"
-        " no answer within 4 s; at 10.0.0.2 they can connect",
+        " no answer within 4 s; over 10.0.0.2 they can connect",
         "on gpu2: remove [cluster] interface, or set the interface of 10.0.0.2, and restart "
-        "caovan; or, if docker0 does connect them: allow all TCP from 10.0.0.1: `sudo nft list "
-        "ruleset` lists the rules there",
+        "caovan; or, if docker0 does connect them: allow all TCP from 10.0.0.1 in its firewall "
+        "and in any on the way: `sudo nft list ruleset` lists the rules there",
     )
     (only,) = found(worker=OTHER, reach_worker=SILENT, seen="10.0.0.9")
     assert "behind NAT" in only.text
@@ -296,7 +297,7 @@ LISTENS = "head1 cannot listen at port 7071 of 10.0.0.1, where ranks meet: "
         ),
         (
             {"report": "gpu2 reported nothing for 60 s"},
-            "the link to gpu2: gpu2 reported nothing for 60 s",
+            "the link to gpu2 has not been measured: gpu2 reported nothing for 60 s",
             "on gpu2: `journalctl -u caovan` names the cause; sudo systemctl restart caovan",
         ),
     ],

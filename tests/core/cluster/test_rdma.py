@@ -93,8 +93,8 @@ def test_little_memory_to_lock_is_named_where_it_is_needed(mib: int) -> None:
     (only,) = found({"rdma": FABRIC}, {"rdma": FABRIC, "memlock_mib": mib})
     assert (only.verdict, only.text, only.remedy) == (
         "WARN",
-        f"a process on gpu2 may lock {mib} MiB of memory, too little for NCCL's buffers on mlx5_0"
-        " (InfiniBand): a start can fail",
+        f"a process on gpu2 can lock only {mib} MiB of memory, too little for NCCL's buffers on "
+        "mlx5_0 (InfiniBand): a start can fail",
         "on gpu2: LimitMEMLOCK=infinity in the unit that starts caovand (in a container: --ulimit"
         " memlock=-1)",
     )

@@ -88,7 +88,7 @@ def test_all_end_before_another_start_and_that_is_another_one(world: World) -> N
         head, start = await serving(world)
         head.slot.restart()
         await soon(lambda: not head.order().start)
-        assert head.slot.snapshot.state is State.RECYCLING, "n2 still has its rank"
+        assert head.slot.snapshot.state is State.RECYCLING, "n2 still runs its rank"
         head.hear()
         await head.slot.until(State.STARTING, spawned=True)
         await soon(lambda: head.order().start)
@@ -400,7 +400,7 @@ def test_checks_count_with_the_ranks_that_were_planned(world: World) -> None:
         await head.slot.until(State.STARTING, spawned=True)
         assert len(head.slot.plans[-1].cards or ()) == 2
         (only,) = warned()
-        assert only.endswith("do not: n2 slows down all nodes")
+        assert only.endswith("cannot: n2 slows down all nodes")
 
     world.play(story)
 
@@ -558,7 +558,7 @@ def test_a_name_that_leads_to_ipv6_is_refused_over_ray(
         head.hear()
         head.slot.start()
         failed = await head.slot.until(State.FAILED)
-        assert "the head's address fd00::1 is an IPv6 one" in failed.reason
+        assert "the head's address fd00::1 is IPv6" in failed.reason
 
     world.play(story)
 

@@ -513,7 +513,7 @@ def test_only_cards_that_the_build_has_code_for_are_used() -> None:
     found = plan(both)
     assert found.cards == ("0",)
     first, second = (text for text in found.warnings if "is not used" in text)
-    assert "no code for compute capability 6.1" in first
+    assert "no kernels for compute capability 6.1" in first
     assert 'kind = "ollama"' in first
     assert "engine install --kind llamacpp --again --capability 9.0" in second
     with pytest.raises(Unplannable, match=r"cannot use GPU 1 .Tesla P40. with this llama\.cpp"):
@@ -528,7 +528,7 @@ def test_a_processor_that_crawls_next_to_cards_without_code_is_refused() -> None
     built = replace(CUDA, cuda="13.0.96")
     old = replace(card(0, 24576, "Tesla P40"), compute_capability=(6, 1))
     large, small = (Inventory((old,), HOST, built, one) for one in (LLAMA_70B, model(16, 30)))
-    with pytest.raises(Unplannable, match=r"cannot use GPU 0 .*6\.1.* a second; .*ollama") as no:
+    with pytest.raises(Unplannable, match=r"cannot use GPU 0 .*6\.1.* tokens/s; .*ollama") as no:
         plan(large)
     assert (no.value.failure, "--gpu-layers 0" in str(no.value)) == ("backend-unsupported", True)
     asked = plan(large, engine={"kind": "llamacpp", "extra_args": ["--gpu-layers", "0"]})
@@ -540,7 +540,7 @@ def test_a_processor_that_crawls_next_to_cards_without_code_is_refused() -> None
     slow = model(32, 60)
     bare = Inventory((), HOST, CPU, slow)
     assert 5 < (ENGINE.planning.speed(plan(bare), bare) or 0) < 10
-    with pytest.raises(Unplannable, match=r"GPU 0 .*7\.0.* a second; .*ollama"):
+    with pytest.raises(Unplannable, match=r"GPU 0 .*7\.0.* tokens/s; .*ollama"):
         plan(Inventory((volta,), HOST, built, slow))
     assert plan(Inventory((), HOST, CPU, LLAMA_70B)).cards is None
 

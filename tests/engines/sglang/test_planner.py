@@ -326,7 +326,7 @@ def test_a_batch_keeps_no_prefixes_where_their_states_would_cut_its_requests() -
 def test_more_requests_than_recurrent_states_allow_are_warned_of() -> None:
     inventory = machine(A100, QWEN_27B)
     (text,) = plan(inventory, policy={"max_num_seqs": 64}).warnings
-    assert "requests at once instead of 64: each takes 5 recurrent states" in text
+    assert "requests at once instead of 64: each needs 5 recurrent states" in text
     off = {"extra_args": ["--disable-radix-cache"]}
     made = plan(inventory, policy={"max_num_seqs": 64}, engine=off)
     assert (made.warnings, ENGINE.planning.forecast(made, inventory).fits) == ((), True)
@@ -601,7 +601,7 @@ def test_unified_memory_leaves_the_host_its_part() -> None:
     left = whole.value("mem_fraction_static") - made.value("mem_fraction_static")
     assert left == pytest.approx(1 / 8, abs=0.002)
     reasons = [one.settings["mem_fraction_static"].reason for one in (whole, made)]
-    assert ["15568 MiB of it stay with the host" in reason for reason in reasons] == [False, True]
+    assert ["15568 MiB of it remain for the host" in reason for reason in reasons] == [False, True]
 
 
 def test_as_many_requests_are_served_as_the_cache_holds() -> None:

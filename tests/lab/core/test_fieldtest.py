@@ -116,7 +116,7 @@ def test_the_report_has_the_modelled_value_beside_the_measured_one() -> None:
     assert "- doctor, WARN: the disk is slow" in out
     assert "correctness: FAILED" in out
     assert "| as configured | 500 | 1 | 900.0 | 950 | 41.5 | 44 | 500 ms | 0.31 |" in out
-    assert "The first token and tok/J are not modelled, nor is anything shown as -." in out[-1]
+    assert "Time to first token and tok/J are not modelled, nor is anything shown as -." in out[-1]
     assert "| as configured | 61 s | kv gib | 2.5 | 2.4 | +4.2% |" in out
 
 

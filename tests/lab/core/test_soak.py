@@ -147,7 +147,7 @@ def test_growth_within_minutes_is_only_noted(seconds: float, expected: Outcome) 
     )
     found = outcome(SoakRecord(seconds, tuple(growing)), "engine's memory")
     assert found.outcome is expected
-    assert ("15 minutes after the warm-up would tell" in found.text) == (seconds == 72.0)
+    assert ("judging a leak takes 15 minutes after the warm-up" in found.text) == (seconds == 72.0)
 
 
 def test_leaks_of_everything_watched_are_named() -> None:
