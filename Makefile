@@ -112,7 +112,7 @@ test-torch: kernels .caovan/pytest/ready
 	$(WITH_ENGINE) env PYTHONPATH=.caovan/pytest $(ENGINE) -m pytest -q -p no:cacheprovider -c /dev/null \
 		tests/kernels/test_decode_attention_torch.py \
 		--rootdir tests/kernels --confcutdir tests/kernels tests/kernels/test_core_torch.py \
-		tests/kernels/test_lm_head_torch.py tests/kernels/test_paged_torch.py
+		tests/kernels/test_caches_torch.py tests/kernels/test_lm_head_torch.py tests/kernels/test_paged_torch.py
 
 .caovan/pytest/ready: .venv/ready
 	@$(PY) $(PIP) --target .caovan/pytest --upgrade pytest

@@ -56,7 +56,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="this kind of engine instead of the chosen one, or all kinds side by side",
     )
     parser.add_argument(
-        "--mode", choices=MODES, help="plan for this mode, as if `caovanctl mode` had chosen it"
+        "--mode",
+        choices=MODES,
+        help="plan for this mode, plan for this mode, as if `caovanctl mode` had chosen it",
     )
 
 
@@ -217,8 +219,8 @@ def _verdict(memory: MemoryEstimate) -> str:
     if memory.shortage:
         return f"{memory.shortage}; {need}"
     return (
-        f"{memory.kv_mib / 1024:.2f} GiB of cache holds {memory.kv_tokens} tokens; {need}; the "
-        f"longest context is {memory.max_model_len}"
+        f"{memory.kv_mib / 1024:.2f} GiB of cache holds {memory.kv_tokens} tokens; {need}; it "
+        f"holds a context of at most {memory.max_model_len}"
     )
 
 

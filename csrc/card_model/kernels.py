@@ -197,6 +197,30 @@ KERNELS: Mapping[str, Kernel] = {
             cached=frozenset({0x6940}),
         ),
     ),
+    "attention_fp8_5": Kernel(
+        symbol="attention_kernelILNS0_6FormatE3ELi256ELi4E",
+        threads=128,
+        registers=188,
+        shared=17408,
+        cycles=3097,
+        path=lambda w: Path(
+            0x7090,
+            {**_set(True, 0x4340, 0x6830, 0x6A30), 0x4390: False},
+            cached=frozenset({0x58F0}),
+        ),
+    ),
+    "attention_fp8_1": Kernel(
+        symbol="attention_kernelILNS0_6FormatE3ELi256ELi2E",
+        threads=128,
+        registers=178,
+        shared=17408,
+        cycles=2767,
+        path=lambda w: Path(
+            0x5A00,
+            {**_set(True, 0x3B40, 0x5440), 0x3B90: False},
+            cached=frozenset({0x43C0}),
+        ),
+    ),
     "attention_half_5": Kernel(
         symbol="attention_kernelILNS0_6FormatE0ELi256ELi4E",
         threads=128,

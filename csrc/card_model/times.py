@@ -124,6 +124,8 @@ ATTENTION = (
     Attention("attention_int4_1", "int4, 1 token", 32, _PACKED, 20_000),
     Attention("attention_int8_5", "int8, 5 tokens", 16, 520, 20_000),
     Attention("attention_half_5", "fp16, 5 tokens", 16, _UNPACKED, 22_645),
+    Attention("attention_fp8_5", "fp8, 5 tokens", 16, 512, 22_322),
+    Attention("attention_fp8_1", "fp8, 1 token", 16, 512, 22_327),
 )
 
 

@@ -113,9 +113,11 @@ typedef struct caovan_gdn_decode_args {
 enum caovan_kv_format {
   CAOVAN_KV_HALF = 0, /* fp16 [head_dim] */
   CAOVAN_KV_INT8 = 1, /* int8 [head_dim]; value = scale * byte */
-  CAOVAN_KV_INT4 = 2  /* uint8 [head_dim / 2], the even dimension in the low nibble; rotated (see
+  CAOVAN_KV_INT4 = 2, /* uint8 [head_dim / 2], the even dimension in the low nibble; rotated (see
                          `signs`); the scale's lowest four bits hold a zero point: value =
                          (scale with those bits zero) * (nibble - zero point) */
+  CAOVAN_KV_FP8 = 3   /* fp8 e4m3 [head_dim]; value = scale * byte, with one scale for all keys and one
+                         for all values. A NaN is read as 480 with its sign; none is written */
 };
 
 typedef struct caovan_attention_args {
@@ -134,7 +136,8 @@ typedef struct caovan_attention_args {
   int64_t q_stride, out_stride; /* a token */
   const void* k; /* of token t of block b and KV head h: at b*block + t*token + h*head bytes */
   const void* v;
-  const void* k_scale; /* fp32, the same strides; not read with CAOVAN_KV_HALF */
+  const void* k_scale; /* fp32, the same strides; with CAOVAN_KV_FP8 one for all, on the device; not
+                          read with CAOVAN_KV_HALF */
   const void* v_scale;
   int64_t block_stride, token_stride, head_stride; /* bytes, of all four */
   const int32_t* block_table; /* [sequences, ...]: the blocks of a sequence in order */

@@ -11,6 +11,14 @@ using caovan::refuse;
 
 static bool misaligned(const void* p, int bytes) { return reinterpret_cast<uintptr_t>(p) % bytes; }
 
+// Refuse a structure of a caller who was compiled with another header.
+template <class Args>
+static int refuse_other_size(const Args* p) {
+  if (p && p->struct_size == sizeof *p) return CAOVAN_OK;
+  return refuse("cannot read the arguments: struct_size is %u, this library's is %zu; use the header of the same version",
+                p ? p->struct_size : 0, sizeof *p);
+}
+
 static int check_shape(int sequences, int k_heads, int v_heads, int num_slots) {
   if (sequences < 1 || sequences > 65535)
     return refuse("cannot take %d sequences: 1 to 65535 fit a launch; split the batch", sequences);
@@ -22,9 +30,7 @@ static int check_shape(int sequences, int k_heads, int v_heads, int num_slots) {
 }
 
 static int check_prefill(const caovan_gdn_prefill_args* p) {
-  if (!p || p->struct_size != sizeof *p)
-    return refuse("cannot read the arguments: struct_size is %u, this library's is %zu; use the header of the same version",
-                  p ? p->struct_size : 0, sizeof *p);
+  if (const int status = refuse_other_size(p)) return status;
   if (p->flags & ~7u) return refuse("cannot honour flags 0x%x: bits 0 to 2 are known", p->flags);
   if (const int status = check_shape(p->sequences, p->k_heads, p->v_heads, p->num_slots)) return status;
   if (p->tokens < 1) return refuse("cannot prefill %d tokens: pass at least one", p->tokens);
@@ -58,6 +64,7 @@ extern "C" int caovan_sm75_prepare(void) {
   if (const int status = caovan::attention_half_load()) return status;
   if (const int status = caovan::attention_int8_load()) return status;
   if (const int status = caovan::attention_int4_load()) return status;
+  if (const int status = caovan::attention_fp8_load()) return status;
   if (const int status = caovan::attention_combine_load()) return status;
   if (const int status = caovan::attention_prefill_load()) return status;
   if (const int status = caovan::kv_write_load()) return status;
@@ -96,9 +103,7 @@ extern "C" int caovan_gdn_recurrent(const caovan_gdn_prefill_args* p, void* stre
 }
 
 extern "C" int caovan_gdn_decode(const caovan_gdn_decode_args* p, void* stream) {
-  if (!p || p->struct_size != sizeof *p)
-    return refuse("cannot read the arguments: struct_size is %u, this library's is %zu; use the header of the same version",
-                  p ? p->struct_size : 0, sizeof *p);
+  if (const int status = refuse_other_size(p)) return status;
   if (p->flags & ~uint32_t(CAOVAN_GDN_DT_BIAS_HALF)) return refuse("cannot honour flags 0x%x: bit 2 is known", p->flags);
   if (const int status = check_shape(p->sequences, p->k_heads, p->v_heads, p->num_slots)) return status;
   if (p->head_dim != 64 && p->head_dim != 128)
@@ -121,10 +126,8 @@ extern "C" int caovan_gdn_decode(const caovan_gdn_decode_args* p, void* stream) 
 }
 
 static int check_attention(const caovan_attention_args* p) {
-  if (!p || p->struct_size != sizeof *p)
-    return refuse("cannot read the arguments: struct_size is %u, this library's is %zu; use the header of the same version",
-                  p ? p->struct_size : 0, sizeof *p);
-  if (p->format > CAOVAN_KV_INT4) return refuse("cannot read a cache of format %u: 0 to 2 are known", p->format);
+  if (const int status = refuse_other_size(p)) return status;
+  if (p->format > CAOVAN_KV_FP8) return refuse("cannot read a cache of format %u: 0 to 3 are known", p->format);
   if (p->sequences < 1 || p->sequences > 65535)
     return refuse("cannot take %d sequences: 1 to 65535 fit a launch; split the batch", p->sequences);
   if (p->kv_heads < 1 || p->heads < 1 || p->heads % p->kv_heads || p->heads > 65535)
@@ -134,11 +137,11 @@ static int check_attention(const caovan_attention_args* p) {
     return refuse("cannot attend with head size %d: the kernel has 128 and 256", p->head_dim);
   if (p->block_size < 16 || p->block_size % 16)
     return refuse("cannot read blocks of %d tokens: a multiple of 16 is needed", p->block_size);
-  const bool packed = p->format != CAOVAN_KV_HALF;
+  const bool has_scales = p->format != CAOVAN_KV_HALF;
   if (!p->q || !p->out || !p->k || !p->v || !p->block_table || !p->cu_seqlens || !p->kv_lengths ||
-      (packed && (!p->k_scale || !p->v_scale)) || (p->format == CAOVAN_KV_INT4 && !p->signs))
+      (has_scales && (!p->k_scale || !p->v_scale)) || (p->format == CAOVAN_KV_INT4 && !p->signs))
     return refuse("cannot attend: a required array is NULL");
-  const int bytes = packed ? 4 : 16;
+  const int bytes = p->format == CAOVAN_KV_INT8 || p->format == CAOVAN_KV_INT4 ? 4 : 16;
   if (misaligned(p->k, bytes) || misaligned(p->v, bytes) || misaligned(p->k_scale, 4) || misaligned(p->v_scale, 4) ||
       p->block_stride % bytes || p->token_stride % bytes || p->head_stride % bytes)
     return refuse("cannot read the cache: its rows must start on %d-byte boundaries (strides %lld, %lld, %lld)", bytes,
@@ -149,6 +152,9 @@ static int check_attention(const caovan_attention_args* p) {
                   static_cast<long long>(p->token_stride));
   if (misaligned(p->q, 4) || p->q_stride % 2)
     return refuse("cannot read q: rows must start on 4-byte boundaries (stride %lld)",
+                  static_cast<long long>(p->q_stride));
+  if (p->format == CAOVAN_KV_FP8 && (misaligned(p->q, 8) || p->q_stride % 4))
+    return refuse("cannot read q for an fp8 cache: rows must start on 8-byte boundaries (stride %lld)",
                   static_cast<long long>(p->q_stride));
   return CAOVAN_OK;
 }
@@ -190,9 +196,10 @@ extern "C" int caovan_attention_decode(const caovan_attention_args* p, void* wor
     return refuse("cannot attend in a workspace of %lld bytes: %lld are needed, 16-byte aligned",
                   static_cast<long long>(workspace_bytes), static_cast<long long>(needed));
   const auto s = static_cast<cudaStream_t>(stream);
-  const auto launch = p->format == CAOVAN_KV_HALF   ? caovan::attention_half_launch
-                      : p->format == CAOVAN_KV_INT8 ? caovan::attention_int8_launch
-                                                    : caovan::attention_int4_launch;
+  constexpr decltype(&caovan::attention_half_launch) kLaunches[] = {
+      caovan::attention_half_launch, caovan::attention_int8_launch, caovan::attention_int4_launch,
+      caovan::attention_fp8_launch};  // by caovan_kv_format
+  const auto launch = kLaunches[p->format];
   if (const int status = launch(*p, workspace, s)) return status;
   return caovan::attention_combine_launch(*p, workspace, s);
 }
@@ -209,17 +216,15 @@ extern "C" int caovan_attention_prefill(const caovan_attention_args* p, void* st
 }
 
 extern "C" int caovan_kv_write(const caovan_kv_write_args* p, void* stream) {
-  if (!p || p->struct_size != sizeof *p)
-    return refuse("cannot read the arguments: struct_size is %u, this library's is %zu; use the header of the same version",
-                  p ? p->struct_size : 0, sizeof *p);
-  if (p->format > CAOVAN_KV_INT4) return refuse("cannot write a cache of format %u: 0 to 2 are known", p->format);
+  if (const int status = refuse_other_size(p)) return status;
+  if (p->format > CAOVAN_KV_FP8) return refuse("cannot write a cache of format %u: 0 to 3 are known", p->format);
   if (p->head_dim != 128 && p->head_dim != 256)
     return refuse("cannot write head size %d: the kernel has 128 and 256", p->head_dim);
   if (p->tokens < 1 || p->kv_heads < 1 || int64_t(p->tokens) * p->kv_heads >= 1 << 30)
     return refuse("cannot write %d tokens of %d KV heads: 1 to 2^30 rows fit a launch", p->tokens, p->kv_heads);
   if (p->block_size < 1) return refuse("cannot write blocks of %d tokens: pass at least one", p->block_size);
-  const bool packed = p->format != CAOVAN_KV_HALF;
-  if (!p->k || !p->v || !p->k_cache || !p->v_cache || !p->slots || (packed && (!p->k_scale || !p->v_scale)) ||
+  const bool has_scales = p->format != CAOVAN_KV_HALF;
+  if (!p->k || !p->v || !p->k_cache || !p->v_cache || !p->slots || (has_scales && (!p->k_scale || !p->v_scale)) ||
       (p->format == CAOVAN_KV_INT4 && !p->signs))
     return refuse("cannot write: a required array is NULL");
   if (misaligned(p->k, 4) || misaligned(p->v, 4) || p->k_stride % 2 || p->v_stride % 2 || misaligned(p->k_cache, 4) ||
@@ -230,9 +235,7 @@ extern "C" int caovan_kv_write(const caovan_kv_write_args* p, void* stream) {
 }
 
 extern "C" int caovan_lm_head(const caovan_lm_head_args* p, void* stream) {
-  if (!p || p->struct_size != sizeof *p)
-    return refuse("cannot read the arguments: struct_size is %u, this library's is %zu; use the header of the same version",
-                  p ? p->struct_size : 0, sizeof *p);
+  if (const int status = refuse_other_size(p)) return status;
   if (p->rows < 1 || p->rows > caovan::lm_head::kMaxRows)
     return refuse("cannot compute logits of %d rows: 1 to %d fit the kernel; split them", p->rows,
                   caovan::lm_head::kMaxRows);

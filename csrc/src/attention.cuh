@@ -34,7 +34,11 @@ constexpr int kMaxTokens = 512;  // of a sequence; prefill attention is faster l
 constexpr float kNone = -1e30f;  // the reference of a row that has seen no key: finite, so no NaN
 constexpr float kLog2E = 1.4426950408889634f;
 
-enum Format { kHalf = CAOVAN_KV_HALF, kInt8 = CAOVAN_KV_INT8, kInt4 = CAOVAN_KV_INT4 };
+enum Format { kHalf = CAOVAN_KV_HALF, kInt8 = CAOVAN_KV_INT8, kInt4 = CAOVAN_KV_INT4, kFp8 = CAOVAN_KV_FP8 };
+
+// Whether each key and each value has a scale of its own.
+template <Format F>
+constexpr bool kScaled = F == kInt8 || F == kInt4;
 
 // CTAs a multiprocessor. Three at head size 256 leave 168 registers: fp16 would spill, and a product
 // waits until the one before has released its operands. On an H200 that made int4, and int8 with 32
@@ -48,25 +52,26 @@ template <Format F, int D>
 __device__ __forceinline__ int dimension(int at) {
   const int lane = at / (D / 8), i = at % (D / 8), high = i % 2, tile = i / 2;
   if (F == kInt4) return tile / 2 * 32 + lane * 4 + tile % 2 * 2 + high;
-  if (F == kInt8) return tile * 16 + lane * 2 + high;
+  if (F == kInt8 || F == kFp8) return tile * 16 + lane * 2 + high;
   return tile * 16 + high * 8 + lane;
 }
 
-template <Format F>
+// What a lane loads at once. Rows with scales start on 4 bytes: records are 264 of them, or 136, 520.
+template <bool Scaled>
 struct Word {
-  using Type = uint32_t;  // a packed row starts on 4 bytes: records are 264 of them, or 136, 520
+  using Type = uint32_t;
 };
 template <>
-struct Word<kHalf> {
+struct Word<false> {
   using Type = uint4;
 };
 
 template <Format F, int D>
 struct Shape {
-  using Word = typename attention::Word<F>::Type;
+  using Word = typename attention::Word<kScaled<F>>::Type;
   static constexpr int kKeys = F == kInt4 ? 32 : 16;  // a tile
   static constexpr int kStages = F == kHalf && D == 256 ? 1 : 2;
-  static constexpr int kRowBytes = F == kInt4 ? D / 2 : F == kInt8 ? D : 2 * D;
+  static constexpr int kRowBytes = F == kInt4 ? D / 2 : F == kHalf ? 2 * D : D;
   static constexpr int kPitch = kRowBytes + 16;  // eight rows of 16 bytes touch all banks
   static constexpr int kRowWords = kRowBytes / int(sizeof(Word));
   static constexpr int kWarpKeys = kKeys / kWarps;                    // that a warp stages
@@ -77,7 +82,7 @@ struct Shape {
   static constexpr int kTileBytes = kKeys * kPitch;
   static constexpr int kValues = kStages * kTileBytes, kConstants = 2 * kValues;
   static constexpr int kOffsets = kConstants + kStages * kKeys * 16, kRing = 4;
-  static constexpr int kShared = F == kHalf ? kConstants : kOffsets + kRing * kKeys * 2;
+  static constexpr int kShared = kScaled<F> ? kOffsets + kRing * kKeys * 2 : kConstants;
 };
 
 // One query row's dot product with a key, scaled for exp2.
@@ -92,6 +97,8 @@ struct Query<kHalf, D> {
   uint32_t half[D / 8];
   float step;
 };
+template <int D>
+struct Query<kFp8, D> : Query<kHalf, D> {};
 
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
@@ -163,6 +170,19 @@ __device__ __forceinline__ void load_query(Query<kHalf, D>& out, const caovan_at
   out.step = p.scale * kLog2E;
 }
 
+// Of 16 dimensions a lane has four neighbours: first the even two, then the odd two.
+template <int D>
+__device__ __forceinline__ void load_query(Query<kFp8, D>& out, const caovan_attention_args& p, const __half* row,
+                                           int lane) {
+#pragma unroll
+  for (int f = 0; f < D / 16; ++f) {
+    const uint2 four = row ? *reinterpret_cast<const uint2*>(row + f * 16 + lane % 4 * 4) : uint2{};
+    out.half[f * 2] = __byte_perm(four.x, four.y, 0x5410);
+    out.half[f * 2 + 1] = __byte_perm(four.x, four.y, 0x7632);
+  }
+  out.step = p.scale * kLog2E * kFp8Unit * *static_cast<const float*>(p.k_scale);
+}
+
 // Where a warp reads the cache: the rows of its next keys, in the block that holds them.
 template <int Keys>
 struct Pages {
@@ -196,7 +216,7 @@ __device__ __forceinline__ void fetch(typename Shape<F, D>::Word (&to)[Shape<F, 
 #pragma unroll
   for (int i = 0; i < S::kLoads; ++i) {
     const int n = i * 32 + lane, row = n / S::kRowWords, word = n % S::kRowWords;
-    // Of rows that are no keys integers may be anything, fp16 no NaN.
+    // Of rows that are no keys integers and fp8 may be anything, fp16 no NaN.
     if (F == kHalf ? key + row < keys : key < keys)
       to[i] = __ldg(reinterpret_cast<const Word*>(at + row * token_stride + word * int(sizeof(Word))));
     else if (F == kHalf)
@@ -233,21 +253,24 @@ __device__ __forceinline__ void stage_scales(uint32_t constants, uint32_t offset
 
 // Scores of a warp's keys: C fragments (key l/4, rows 2(l%4)+{0,1}), in units of log2, which the
 // log of the value's scale has joined. A step takes four matrices: of integers those of eight keys,
-// of fp16 two of each eight (of the same eight, if there is but one).
+// of floats two of each eight (of the same eight, if there is but one; of fp8 then four of it).
 // int4: odd dimensions stay in the high nibble, 16 times too large, and have sums of their own.
 template <Format F, int D, int Eights>
 struct Scores {
   using S = Shape<F, D>;
   static constexpr int kPerEight = S::kMatrices / 4;
-  static constexpr int kSteps = F == kHalf ? S::kMatrices / 2 : Eights * kPerEight;
+  static constexpr bool kOneEight = F == kFp8 && Eights == 1;
+  static constexpr int kSteps = kScaled<F> ? Eights * kPerEight : S::kMatrices / (kOneEight ? 4 : 2);
   float s[Eights][2];
   uint32_t k[4];
   int high[2][2], low[2][2];
   float sum[4];
 
   __device__ __forceinline__ void load(uint32_t keys, int step, int lane) {
-    const int row = F == kHalf ? (lane & 8 && Eights > 1 ? 8 : 0) : step / kPerEight * 8;
-    const int matrix = F == kHalf ? step * 2 + lane / 16 : step % kPerEight * 4 + lane / 8;
+    const int row = kScaled<F> ? step / kPerEight * 8 : lane & 8 && Eights > 1 ? 8 : 0;
+    const int matrix = kScaled<F>   ? step % kPerEight * 4 + lane / 8
+                       : kOneEight ? step * 4 + lane / 8
+                                   : step * 2 + lane / 16;
     ldmatrix_x4(k, keys + (row + lane % 8) * S::kPitch + matrix * 16);
   }
 
@@ -255,6 +278,13 @@ struct Scores {
     if constexpr (F == kHalf) {
       if (step == 0 && i == 0) sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
       if (i % 2 == 0) mma_m16n8k8(sum, k[i], k[i + 1], q.half[(step * 2 + i / 2) % (D / 8)]);
+    } else if constexpr (F == kFp8) {
+      if (step == 0 && i == 0) sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
+      if (!kOneEight && i % 2) return;
+      const uint32_t a = k[i], b = kOneEight ? a : k[(i + 1) % 4];
+      const int at = kOneEight ? (step * 4 + i) * 2 : step * 4 + i;
+      mma_m16n8k8(sum, low_fp8(a), low_fp8(b), q.half[at % (D / 8)]);
+      mma_m16n8k8(sum, high_fp8(a), high_fp8(b), q.half[(at + 1) % (D / 8)]);
     } else {
       const int m = step % kPerEight * 4 + i;
       if (m == 0) high[0][0] = high[0][1] = high[1][0] = high[1][1] = low[0][0] = low[0][1] = low[1][0] = low[1][1] = 0;
@@ -273,7 +303,7 @@ struct Scores {
 
   // After the last matrix of eight keys.
   __device__ __forceinline__ void finish(const Query<F, D>& q, uint32_t constants, int step, int lane) {
-    if constexpr (F == kHalf) {
+    if constexpr (!kScaled<F>) {
       if (step == kSteps - 1)
 #pragma unroll
         for (int i = 0; i < 2 * Eights; ++i) s[i / 2][i % 2] = sum[i] * q.step;
@@ -309,7 +339,7 @@ struct Output {
                                            int lane) {
     const int e = step / kPerEight, m = step % kPerEight * 4 + i;
     const uint32_t x = v[i], w = weights[e];
-    if (F != kHalf && m == 0) offset = load_shared(offsets + (e * 8 + lane % 4 * 2) * 2);
+    if (kScaled<F> && m == 0) offset = load_shared(offsets + (e * 8 + lane % 4 * 2) * 2);
     if (F == kInt4) {
       if (m == 0) {  // 1024 + 16 zero points, from 1024 + zero points
         const __half2 r = __hfma2(*reinterpret_cast<__half2*>(&offset), __float2half2_rn(16.f),
@@ -326,6 +356,8 @@ struct Output {
       const uint32_t y = x ^ 0x80808080u;
       mma_m16n8k8(acc[m % (D / 16)], sub2(__byte_perm(y, 0x64646464u, 0x4240), offset),
                   sub2(__byte_perm(y, 0x64646464u, 0x4341), offset), w);
+    } else if (F == kFp8) {
+      mma_m16n8k8(acc[m % (D / 16)], low_fp8(x), high_fp8(x), w);
     } else if (i % 2 == 0) {
       mma_m16n8k8(acc[m / 2 % (D / 16)], x, v[i + 1], w);
     }
@@ -389,7 +421,7 @@ __global__ void __launch_bounds__(kThreads, resident(F, D, Groups))
       before = at;
       at = int64_t(pages.entry) * p.block_stride + int64_t(pages.slot) * p.token_stride + kv_head * p.head_stride;
       fetch<F, D>(k_rows, static_cast<const char*>(p.k) + at, token_stride, key, limit, lane);
-      if (F != kHalf) {
+      if (kScaled<F>) {
         scale = 0.f;
         if (lane / 2 < S::kWarpKeys && key + lane / 2 < limit)
           scale = __ldg(reinterpret_cast<const float*>(static_cast<const char*>(lane % 2 ? p.v_scale : p.k_scale) + at +
@@ -403,7 +435,7 @@ __global__ void __launch_bounds__(kThreads, resident(F, D, Groups))
     const auto stage_keys = [&](int t) {
       const int stage_of = t % S::kStages;
       stage<F, D>(shared + stage_of * S::kTileBytes, k_rows, warp, lane);
-      if (F != kHalf)
+      if (kScaled<F>)
         stage_scales<F, D>(shared + S::kConstants + stage_of * S::kKeys * 16,
                            shared + S::kOffsets + t % S::kRing * S::kKeys * 2, scale, warp, lane);
     };
@@ -474,7 +506,7 @@ __global__ void __launch_bounds__(kThreads, resident(F, D, Groups))
 #pragma unroll
       for (int e = 0; e < kEights; ++e) {
         const float a = ex2(s[e][0] - reference[0]), b = ex2(s[e][1] - reference[1]);
-        const float inverse = F == kHalf ? 1.f : __uint_as_float(load_shared(constants(t) + (e * 8 + lane / 4) * 16 + 12));
+        const float inverse = !kScaled<F> ? 1.f : __uint_as_float(load_shared(constants(t) + (e * 8 + lane / 4) * 16 + 12));
         sum[0] += a * inverse;
         sum[1] += b * inverse;
         weights[e] = movmatrix_trans(pack_half2(a, b));

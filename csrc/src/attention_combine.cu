@@ -32,12 +32,14 @@ int combine_any(const caovan_attention_args* p, const void* workspace, cudaStrea
 int attention_combine_load() {
   int status = attention::combine_any<attention::kHalf>(nullptr, nullptr, nullptr);
   if (!status) status = attention::combine_any<attention::kInt8>(nullptr, nullptr, nullptr);
-  return status ? status : attention::combine_any<attention::kInt4>(nullptr, nullptr, nullptr);
+  if (!status) status = attention::combine_any<attention::kInt4>(nullptr, nullptr, nullptr);
+  return status ? status : attention::combine_any<attention::kFp8>(nullptr, nullptr, nullptr);
 }
 
 int attention_combine_launch(const caovan_attention_args& p, const void* workspace, cudaStream_t stream) {
   if (p.format == CAOVAN_KV_HALF) return attention::combine_any<attention::kHalf>(&p, workspace, stream);
   if (p.format == CAOVAN_KV_INT8) return attention::combine_any<attention::kInt8>(&p, workspace, stream);
+  if (p.format == CAOVAN_KV_FP8) return attention::combine_any<attention::kFp8>(&p, workspace, stream);
   return attention::combine_any<attention::kInt4>(&p, workspace, stream);
 }
 

@@ -50,11 +50,12 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(caovan_attention_args
   for (int j = 0; j < kRun; ++j) sums[warp][dimension<F, D>(lane * kRun + j)] = x[j];
   __syncthreads();
 
+  const float unit = F == kInt4 ? 1.f / D : F == kFp8 ? kFp8Unit * *static_cast<const float*>(p.v_scale) : 1.f;
   for (int d = threadIdx.x; d < D; d += kThreads) {
     float y = 0.f;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) y += sums[w][d];
-    sums[0][d] = y * inverse_sum * (F == kInt4 ? 1.f / D : 1.f);
+    sums[0][d] = y * inverse_sum * unit;
   }
   __syncthreads();
   if (F == kInt4)

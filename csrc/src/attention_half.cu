@@ -1,4 +1,4 @@
-// attention over a cache of fp16: its kernels for it.
+// Decode and verification attention over a cache of fp16: a file of its own, so that formats compile at once.
 #include "attention_launch.cuh"
 
 namespace caovan {

@@ -33,12 +33,14 @@ int visit_any(const caovan_attention_args* p, cudaStream_t stream) {
 int attention_prefill_load() {
   int status = prefill::visit_any<prefill::kHalf>(nullptr, nullptr);
   if (!status) status = prefill::visit_any<prefill::kInt8>(nullptr, nullptr);
-  return status ? status : prefill::visit_any<prefill::kInt4>(nullptr, nullptr);
+  if (!status) status = prefill::visit_any<prefill::kInt4>(nullptr, nullptr);
+  return status ? status : prefill::visit_any<prefill::kFp8>(nullptr, nullptr);
 }
 
 int attention_prefill_launch(const caovan_attention_args& p, cudaStream_t stream) {
   if (p.format == CAOVAN_KV_HALF) return prefill::visit_any<prefill::kHalf>(&p, stream);
   if (p.format == CAOVAN_KV_INT8) return prefill::visit_any<prefill::kInt8>(&p, stream);
+  if (p.format == CAOVAN_KV_FP8) return prefill::visit_any<prefill::kFp8>(&p, stream);
   return prefill::visit_any<prefill::kInt4>(&p, stream);
 }
 

@@ -15,8 +15,8 @@
 namespace caovan {
 namespace prefill {
 
-using attention::Format, attention::kHalf, attention::kInt4, attention::kInt8;
-using attention::kLog2E, attention::kNone, attention::quad_max;
+using attention::Format, attention::kFp8, attention::kHalf, attention::kInt4, attention::kInt8;
+using attention::kLog2E, attention::kNone, attention::quad_max, attention::kScaled;
 
 constexpr int kWarps = 8, kThreads = kWarps * 32;
 constexpr int kKeys = 16;                        // a tile
@@ -24,16 +24,16 @@ constexpr int kRowThreads = kThreads / kKeys;    // that stage a key
 
 template <Format F, int D>
 struct Shape {
-  using Word = typename attention::Word<F>::Type;
+  using Word = typename attention::Word<F != kHalf>::Type;
   static constexpr int kTiles = 256 / D, kWarpRows = kTiles * 16, kRows = kWarps * kWarpRows;
-  static constexpr int kRowBytes = F == kInt4 ? D / 2 : F == kInt8 ? D : 2 * D;
+  static constexpr int kRowBytes = F == kInt4 ? D / 2 : F == kHalf ? 2 * D : D;
   static constexpr int kLoads = kRowBytes / int(sizeof(Word)) / kRowThreads;
-  static constexpr int kStagedBytes = F == kInt8 ? 8 : 16;  // a word as halves
+  static constexpr int kStagedBytes = F == kInt8 || F == kFp8 ? 8 : 16;  // a word as halves
   static constexpr int kPitch = 2 * D + 16;  // eight rows of 16 bytes touch all banks
   // Shared memory: two stages of K, two of V, two of constants.
   static constexpr int kTileBytes = kKeys * kPitch, kValues = 2 * kTileBytes, kConstants = 4 * kTileBytes;
   // and queries: registers do not suffice for the last steps of a score.
-  static constexpr int kQueries = kConstants + (F == kHalf ? 0 : 2 * kKeys * 16);
+  static constexpr int kQueries = kConstants + (kScaled<F> ? 2 * kKeys * 16 : 0);
   static constexpr int kSharedSteps = D == 256 ? 2 : 4, kSteps = D / 16 - kSharedSteps;
   static constexpr int kShared = kQueries + kThreads * kSharedSteps * kTiles * 16;
 };
@@ -49,13 +49,20 @@ struct Staged {
 #pragma unroll
     for (int i = 0; i < S::kLoads; ++i)
       words[i] = is_key ? load_here(reinterpret_cast<const typename S::Word*>(row) + i * kRowThreads) : typename S::Word{};
-    if (F != kHalf) scale = is_key ? __uint_as_float(load_here(reinterpret_cast<const uint32_t*>(scale_at))) : 0.f;
+    if (kScaled<F>) scale = is_key ? __uint_as_float(load_here(reinterpret_cast<const uint32_t*>(scale_at))) : 0.f;
   }
 
   __device__ __forceinline__ void store(uint32_t to) const {
     if constexpr (F == kHalf) {
 #pragma unroll
       for (int i = 0; i < S::kLoads; ++i) store_shared(to + i * kRowThreads * 16, words[i]);
+    } else if constexpr (F == kFp8) {
+#pragma unroll
+      for (int i = 0; i < S::kLoads; ++i) {
+        const uint32_t at = to + i * kRowThreads * S::kStagedBytes;
+        store_shared(at, high_fp8(__byte_perm(words[i], 0, 0x1404)));
+        store_shared(at + 4, high_fp8(__byte_perm(words[i], 0, 0x3424)));
+      }
     } else {
       const uint32_t zero = F == kInt4 ? __float_as_uint(scale) & 15u : 128u;
       const uint32_t offset = 0x64006400u + zero * 0x00010001u;  // 1024 + zero point, twice
@@ -81,7 +88,7 @@ struct Staged {
 
   // Its constants: of each key the floats {K scale, log2 V scale, 1 / V scale}.
   __device__ __forceinline__ void store_scale(uint32_t constants, bool value) const {
-    if (F == kHalf || again(threadIdx.x) % kRowThreads) return;
+    if (!kScaled<F> || again(threadIdx.x) % kRowThreads) return;
     const float x = F == kInt4 ? __uint_as_float(__float_as_uint(scale) & ~15u) : scale;
     if (!value) {
       store_shared(constants, __float_as_uint(x));
@@ -192,7 +199,10 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(caovan_attention_a
   float acc[S::kTiles][D / 8][4] = {}, reference[S::kTiles][2], sum[S::kTiles][2] = {};
 #pragma unroll
   for (int m = 0; m < S::kTiles; ++m) reference[m][0] = reference[m][1] = kNone;
-  const float factor = p.scale * kLog2E * (F == kInt4 ? 16.f / D : 1.f);
+  const float factor = p.scale * kLog2E *
+                       (F == kInt4  ? 16.f / D
+                        : F == kFp8 ? kFp8Unit * *static_cast<const float*>(p.k_scale)
+                                    : 1.f);
 
   // Where this thread's words of a tile are: a tile never crosses a block's border.
   int key = 0, slot = 0, block = 0;
@@ -213,7 +223,7 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(caovan_attention_a
   const auto fetch = [&](int first, bool value) {
     const char* const rows_at = static_cast<const char*>(value ? p.v : p.k) + at;
     const char* const scale_at =
-        F == kHalf ? nullptr
+        !kScaled<F> ? nullptr
                    : static_cast<const char*>(value ? p.v_scale : p.k_scale) + at -
                          again(threadIdx.x) % kRowThreads * int(sizeof(typename S::Word));
     staged.fetch(rows_at, scale_at, first < bound);
@@ -266,7 +276,7 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(caovan_attention_a
     for (int e = 0; e < 2; ++e)
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        if (F == kHalf) {
+        if (!kScaled<F>) {
 #pragma unroll
           for (int m = 0; m < S::kTiles; ++m) s[m][e][j] *= factor, s[m][e][2 + j] *= factor;
         } else {
@@ -316,7 +326,7 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(caovan_attention_a
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float a = ex2(s[m][e][2 * i] - reference[m][i]), b = ex2(s[m][e][2 * i + 1] - reference[m][i]);
-          sum[m][i] += F == kHalf ? a + b : a * inverse[e][0] + b * inverse[e][1];
+          sum[m][i] += !kScaled<F> ? a + b : a * inverse[e][0] + b * inverse[e][1];
           weights[m][e][i] = pack_half2(a, b);
         }
     }
@@ -339,6 +349,7 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(caovan_attention_a
   const Rows<S> rows(p, group);
   Signs<D> signs;
   if (F == kInt4) signs.load(p.signs, lane);
+  const float unit = F == kInt4 ? 1.f / D : F == kFp8 ? kFp8Unit * *static_cast<const float*>(p.v_scale) : 1.f;
 #pragma unroll
   for (int m = 0; m < S::kTiles; ++m)
 #pragma unroll
@@ -347,7 +358,7 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(caovan_attention_a
       float total = sum[m][i], x[D / 4];
       total += __shfl_xor_sync(~0u, total, 1);
       total += __shfl_xor_sync(~0u, total, 2);
-      const float factor = __fdividef(F == kInt4 ? 1.f / D : 1.f, total);
+      const float factor = __fdividef(unit, total);
 #pragma unroll
       for (int n = 0; n < D / 4; ++n) x[n] = acc[m][n / 2][2 * i + n % 2] * factor;
       if (F == kInt4) hadamard<4>(x, lane);

@@ -27,6 +27,9 @@ int attention_int8_launch(const caovan_attention_args& args, void* workspace, cu
 int attention_half_load();
 int attention_half_launch(const caovan_attention_args& args, void* workspace, cudaStream_t stream);
 
+int attention_fp8_load();
+int attention_fp8_launch(const caovan_attention_args& args, void* workspace, cudaStream_t stream);
+
 int attention_combine_load();
 int attention_combine_launch(const caovan_attention_args& args, const void* workspace, cudaStream_t stream);
 

@@ -31,12 +31,14 @@ int visit_any(const caovan_kv_write_args* p, cudaStream_t stream) {
 int kv_write_load() {
   int status = kv_write::visit_any<CAOVAN_KV_HALF>(nullptr, nullptr);
   if (!status) status = kv_write::visit_any<CAOVAN_KV_INT8>(nullptr, nullptr);
-  return status ? status : kv_write::visit_any<CAOVAN_KV_INT4>(nullptr, nullptr);
+  if (!status) status = kv_write::visit_any<CAOVAN_KV_INT4>(nullptr, nullptr);
+  return status ? status : kv_write::visit_any<CAOVAN_KV_FP8>(nullptr, nullptr);
 }
 
 int kv_write_launch(const caovan_kv_write_args& p, cudaStream_t stream) {
   if (p.format == CAOVAN_KV_HALF) return kv_write::visit_any<CAOVAN_KV_HALF>(&p, stream);
   if (p.format == CAOVAN_KV_INT8) return kv_write::visit_any<CAOVAN_KV_INT8>(&p, stream);
+  if (p.format == CAOVAN_KV_FP8) return kv_write::visit_any<CAOVAN_KV_FP8>(&p, stream);
   return kv_write::visit_any<CAOVAN_KV_INT4>(&p, stream);
 }
 

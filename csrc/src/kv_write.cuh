@@ -18,6 +18,19 @@ __device__ __forceinline__ int rounded(float x, int least, int most) {
   return min(max(int(x >= 0.f ? x + 0.5f : x - 0.5f), least), most);
 }
 
+// x as fp8 e4m3: nearest, ties to even, saturated.
+__device__ __forceinline__ uint32_t to_fp8(float x) {
+  const float size = fminf(fabsf(x), 448.f);
+  const uint32_t bits = __float_as_uint(size), sign = __float_as_uint(x) >> 24 & 128u;
+  const uint32_t normal = ((bits + 0x7ffffu + (bits >> 20 & 1u)) >> 20) - (120u << 3);  // exponents' biases: 127, 7
+  return sign | (size < 0.015625f ? uint32_t(__float2int_rn(size * 512.f)) : normal);
+}
+
+__device__ __forceinline__ float half_of_pair(const uint32_t* pairs, int i) {
+  const __half2 pair = *reinterpret_cast<const __half2*>(&pairs[i / 2]);
+  return i % 2 ? __high2float(pair) : __low2float(pair);
+}
+
 template <int Format, int D>
 __global__ void __launch_bounds__(kWarps * 32) write_kernel(caovan_kv_write_args p) {
   constexpr int N = D / 32;
@@ -39,12 +52,20 @@ __global__ void __launch_bounds__(kWarps * 32) write_kernel(caovan_kv_write_args
   if constexpr (Format == CAOVAN_KV_HALF) {
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) reinterpret_cast<uint32_t*>(to)[lane * (N / 2) + i] = pairs[i];
+  } else if constexpr (Format == CAOVAN_KV_FP8) {
+    const float scale = *static_cast<const float*>(value ? p.v_scale : p.k_scale);
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+      uint32_t word = 0;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) word |= to_fp8(half_of_pair(pairs, i + j) / scale) << (8 * j);
+      reinterpret_cast<uint32_t*>(to)[lane * (N / 4) + i / 4] = word;
+    }
   } else {
     float x[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const __half2 pair = *reinterpret_cast<const __half2*>(&pairs[i / 2]);
-      x[i] = i % 2 ? __high2float(pair) : __low2float(pair);
+      x[i] = half_of_pair(pairs, i);
       if (Format == CAOVAN_KV_INT4) x[i] *= p.signs[lane * N + i];
     }
     if (Format == CAOVAN_KV_INT4) hadamard<32>(x, lane);

@@ -18,7 +18,9 @@ from .core import counts
 
 Tensor = torch.Tensor
 
+FP8 = ("fp8", "fp8_e4m3")
 FORMATS = {
+    **dict.fromkeys(FP8, library.KV_FP8),
     "int8_per_token_head": library.KV_INT8,
     "int4_per_token_head": library.KV_INT4,
 }
@@ -158,10 +160,17 @@ class DecodeAttention:
         return parts(self.shape, lengths, self.workspace.numel())
 
     def attend(
-        self, name: str, query: Tensor, cache: Tensor, meta, out: Tensor, found: tuple[Part, ...]
+        self,
+        name: str,
+        query: Tensor,
+        cache: Tensor,
+        meta,
+        out: Tensor,
+        found: tuple[Part, ...],
+        scales: launch.Scales | None = None,
     ) -> None:
         """Attend to the cache. query, out: float16 [T, H, D]; cache: [blocks, Hkv, block size,
-        content]; `found`: from `parts`.
+        content]; `found`: from `parts`; `scales`: of an fp8 cache.
 
         Raises ValueError for tensors that the kernel would misread, or KernelError.
         """
@@ -171,6 +180,7 @@ class DecodeAttention:
                 f"cannot use a cache of shape {tuple(cache.shape)}: "
                 f"it must be [blocks, {kv_heads}, ...]"
             )
+        cache = self._typed(cache)
         query, out = query.view(-1, heads, dim), out.view(-1, heads, dim)
         for (kernel, first, last, tokens), segments in found:
             args = launch.attention_args(
@@ -184,6 +194,7 @@ class DecodeAttention:
                 max_tokens=tokens,
                 segments=segments,
                 scale=self.scale,
+                scales=scales,
             )
             if segments:
                 launch.attention_decode(args, self.workspace)
@@ -191,15 +202,28 @@ class DecodeAttention:
                 launch.attention_prefill(args, self.device)
             counts[name, COUNTED[kernel]] += 1
 
-    def write(self, name: str, key: Tensor, value: Tensor, cache: Tensor, slots: Tensor) -> None:
-        """Write key and value, float16 [T, Hkv, D], into the cache at int64 `slots`. Raises like
-        `attend`."""
+    def _typed(self, cache: Tensor) -> Tensor:
+        """The cache by the type of its elements: vLLM's fp8 caches are of bytes, like int4's."""
+        return cache.view(torch.float8_e4m3fn) if self.shape.format == library.KV_FP8 else cache
+
+    def write(
+        self,
+        name: str,
+        key: Tensor,
+        value: Tensor,
+        cache: Tensor,
+        slots: Tensor,
+        scales: launch.Scales | None = None,
+    ) -> None:
+        """Write key and value, float16 [T, Hkv, D], into the cache at int64 `slots`; `scales`: of
+        an fp8 cache. Raises like `attend`."""
         tokens = min(key.shape[0], slots.shape[0])
         launch.kv_write(
             key[:tokens].view(-1, self.shape.kv_heads, self.shape.dim),
             value[:tokens].view(-1, self.shape.kv_heads, self.shape.dim),
-            cache,
+            self._typed(cache),
             slots[:tokens],
             self.signs,
+            scales,
         )
         counts[name, "cache write"] += 1

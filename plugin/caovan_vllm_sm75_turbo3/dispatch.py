@@ -14,7 +14,7 @@ MAX_EXTEND_TOKENS = 512  # attention_decode's maximum per sequence
 SPLIT_SHARE = 0.4
 """Share of the card's multiprocessors: an extension with at most this many prefill CTAs is split
 over its keys."""
-CACHES = ("auto", "float16", "int8_per_token_head", "int4_per_token_head")
+CACHES = ("auto", "float16", "fp8", "fp8_e4m3", "int8_per_token_head", "int4_per_token_head")
 
 
 @dataclass(frozen=True)

@@ -133,57 +133,64 @@ def _dt_bias_flag(dt_bias: Tensor) -> int:
     return library.DT_BIAS_HALF if dt_bias.dtype is torch.float16 else 0
 
 
-def prefill_args(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    out: Tensor,
-    cu_seqlens: Tensor,
-    initial_state: Tensor | None,
-    final_state: Tensor | None,
-    slots: Tensor | None,
-    has_initial_state: Tensor | None,
-    scale: float,
-    l2norm: bool,
-    null_slot: int,
-    a_log: Tensor | None = None,
-    dt_bias: Tensor | None = None,
-) -> PrefillArgs:
-    """Check the tensors of a prefill and convert them to the library's arguments.
+class PrefillCall(NamedTuple):
+    """The tensors of a prefill.
 
     q, k: float16 [T, Hk, Dk]; v, out: float16 [T, Hv, Dv]; g, beta: float32 [T, Hv], or with a_log
     (float32 [Hv]) and dt_bias the raw float16 a, b; cu_seqlens: int32 [N + 1]; states: float32 [S,
-    Hv, Dv, Dk]; slots: int32 [N]; has_initial_state: bool [N]. Raises ValueError.
+    Hv, Dv, Dk]; slots: int32 [N]; has_initial_state: bool [N].
     """
-    (tokens, k_heads, k_dim), (v_heads, v_dim) = q.shape, v.shape[1:]
-    for name, x in (("q", q), ("k", k)):
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    g: Tensor
+    beta: Tensor
+    out: Tensor
+    cu_seqlens: Tensor
+    initial_state: Tensor | None
+    final_state: Tensor | None
+    slots: Tensor | None
+    has_initial_state: Tensor | None
+    scale: float
+    l2norm: bool
+    null_slot: int
+    a_log: Tensor | None = None
+    dt_bias: Tensor | None = None
+
+
+def prefill_args(call: PrefillCall) -> PrefillArgs:
+    """Check the tensors of a prefill and convert them to the library's arguments. Raises
+    ValueError."""
+    (tokens, k_heads, k_dim), (v_heads, v_dim) = call.q.shape, call.v.shape[1:]
+    for name, x in (("q", call.q), ("k", call.k)):
         _expect(name, x, torch.float16, k_heads, k_dim)
-    for name, x in (("v", v), ("out", out)):
+    for name, x in (("v", call.v), ("out", call.out)):
         _expect(name, x, torch.float16, v_heads, v_dim)
-    for name, x in (("g", g), ("beta", beta)):
-        _expect(name, x, torch.float32 if a_log is None else torch.float16, v_heads)
-    _expect_rows(tokens, k=k, v=v, g=g, beta=beta, out=out)
-    _expect("cu_seqlens", cu_seqlens, torch.int32, cu_seqlens.shape[0])
-    sequences = cu_seqlens.shape[0] - 1
-    states = [state for state in (initial_state, final_state) if state is not None]
+    for name, x in (("g", call.g), ("beta", call.beta)):
+        _expect(name, x, torch.float32 if call.a_log is None else torch.float16, v_heads)
+    _expect_rows(tokens, k=call.k, v=call.v, g=call.g, beta=call.beta, out=call.out)
+    _expect("cu_seqlens", call.cu_seqlens, torch.int32, call.cu_seqlens.shape[0])
+    sequences = call.cu_seqlens.shape[0] - 1
+    states = [state for state in (call.initial_state, call.final_state) if state is not None]
     for state in states:
         _expect("state", state, torch.float32, v_heads, v_dim, k_dim)
         if state.stride(0) != states[0].stride(0) or state.shape != states[0].shape:
             raise ValueError("cannot use initial and final states of different layouts")
-    if slots is None:
-        _expect_rows(sequences, initial_state=initial_state, final_state=final_state)
-    elif slots.dtype is not torch.int32:
-        raise ValueError(f"cannot use slots of {slots.dtype}: the kernel expects int32")
-    _expect_rows(sequences, slots=slots, has_initial_state=has_initial_state)
-    if has_initial_state is not None:
-        _expect("has_initial_state", has_initial_state, torch.bool, has_initial_state.shape[0])
-    flags = library.L2NORM if l2norm else 0
-    if a_log is not None:
-        assert dt_bias is not None
-        check_gates(a_log, dt_bias, v_heads)
-        flags |= library.GATES | _dt_bias_flag(dt_bias)
+    if call.slots is None:
+        _expect_rows(sequences, initial_state=call.initial_state, final_state=call.final_state)
+    elif call.slots.dtype is not torch.int32:
+        raise ValueError(f"cannot use slots of {call.slots.dtype}: the kernel expects int32")
+    _expect_rows(sequences, slots=call.slots, has_initial_state=call.has_initial_state)
+    if call.has_initial_state is not None:
+        _expect(
+            "has_initial_state", call.has_initial_state, torch.bool, call.has_initial_state.shape[0]
+        )
+    flags = library.L2NORM if call.l2norm else 0
+    if call.a_log is not None:
+        assert call.dt_bias is not None
+        check_gates(call.a_log, call.dt_bias, v_heads)
+        flags |= library.GATES | _dt_bias_flag(call.dt_bias)
     return PrefillArgs(
         struct_size=library.ctypes.sizeof(PrefillArgs),
         flags=flags,
@@ -194,135 +201,140 @@ def prefill_args(
         head_k_dim=k_dim,
         head_v_dim=v_dim,
         num_slots=states[0].shape[0] if states else 1,
-        null_slot=null_slot,
-        scale=scale,
-        q=q.data_ptr(),
-        k=k.data_ptr(),
-        v=v.data_ptr(),
-        g=g.data_ptr(),
-        beta=beta.data_ptr(),
-        out=out.data_ptr(),
-        q_stride=q.stride(0),
-        k_stride=k.stride(0),
-        v_stride=v.stride(0),
-        g_stride=g.stride(0),
-        beta_stride=beta.stride(0),
-        out_stride=out.stride(0),
-        a_log=_pointer(a_log),
-        dt_bias=_pointer(dt_bias),
-        cu_seqlens=cu_seqlens.data_ptr(),
-        initial_state=_pointer(initial_state),
-        final_state=_pointer(final_state),
+        null_slot=call.null_slot,
+        scale=call.scale,
+        q=call.q.data_ptr(),
+        k=call.k.data_ptr(),
+        v=call.v.data_ptr(),
+        g=call.g.data_ptr(),
+        beta=call.beta.data_ptr(),
+        out=call.out.data_ptr(),
+        q_stride=call.q.stride(0),
+        k_stride=call.k.stride(0),
+        v_stride=call.v.stride(0),
+        g_stride=call.g.stride(0),
+        beta_stride=call.beta.stride(0),
+        out_stride=call.out.stride(0),
+        a_log=_pointer(call.a_log),
+        dt_bias=_pointer(call.dt_bias),
+        cu_seqlens=call.cu_seqlens.data_ptr(),
+        initial_state=_pointer(call.initial_state),
+        final_state=_pointer(call.final_state),
         state_stride=states[0].stride(0) if states else 0,
-        slots=_pointer(slots),
-        slots_stride=1 if slots is None else slots.stride(0),
-        has_initial_state=_pointer(has_initial_state),
+        slots=_pointer(call.slots),
+        slots_stride=1 if call.slots is None else call.slots.stride(0),
+        has_initial_state=_pointer(call.has_initial_state),
     )
 
 
-def prefill(*tensors, workspace: Tensor | None = None, **options) -> None:
-    """Chunked prefill; arguments as in `prefill_args`. `workspace`: bytes on the device,
-    reusable."""
-    args = prefill_args(*tensors, **options)
+def prefill(call: PrefillCall, workspace: Tensor | None = None) -> None:
+    """Chunked prefill. `workspace`: bytes on the device, reusable. Raises ValueError or
+    KernelError."""
+    args = prefill_args(call)
     lib = shared_library()
     needed = lib.prefill_workspace_bytes(args.tokens, args.sequences, args.v_heads)
     if workspace is None:
-        workspace = torch.empty(needed, dtype=torch.uint8, device=tensors[0].device)
-    stream = torch.cuda.current_stream(tensors[0].device).cuda_stream
+        workspace = torch.empty(needed, dtype=torch.uint8, device=call.q.device)
+    stream = torch.cuda.current_stream(call.q.device).cuda_stream
     lib.prefill(args, workspace.data_ptr(), workspace.numel(), stream)
 
 
-def recurrent(*tensors, **options) -> None:
-    """The same function, one token at a time; arguments as in `prefill_args`."""
-    shared_library().recurrent(
-        prefill_args(*tensors, **options), torch.cuda.current_stream(tensors[0].device).cuda_stream
-    )
+def recurrent(call: PrefillCall) -> None:
+    """The same function, one token at a time. Raises ValueError or KernelError."""
+    stream = torch.cuda.current_stream(call.q.device).cuda_stream
+    shared_library().recurrent(prefill_args(call), stream)
 
 
-def decode(
-    qkv: Tensor,
-    a: Tensor,
-    b: Tensor,
-    out: Tensor,
-    a_log: Tensor,
-    dt_bias: Tensor,
-    conv_weight: Tensor,
-    conv_bias: Tensor | None,
-    conv_state: Tensor,
-    state: Tensor,
-    slots: Tensor,
-    cu_seqlens: Tensor | None,
-    num_accepted: Tensor | None,
-    counters: Tensor,
-    scale: float,
-    sequences: int,
-) -> None:
-    """Convolution update, gates and recurrence of a few new tokens per sequence, in one launch.
+class DecodeCall(NamedTuple):
+    """The tensors of a decode step.
 
     qkv: float16 [T, 2 Hk D + Hv D]; a, b: float16 [T, Hv]; out: float16 [T, Hv, D]; conv_weight:
     float16 [channels, 4]; conv_state: float16 [S, channels, columns], any strides; state: float32
     [S, Hv, D, D], updated in place; slots: int32 [>= N] or [>= N, tokens], distinct between
     sequences except for the null slot (see the library's header); cu_seqlens: int32, of which the
     first N + 1 are used, None: one token each; num_accepted: int32 [>= N] or None; counters: int32,
-    zero, at least 2 N Hk. Raises ValueError or KernelError.
+    zero, at least 2 N Hk; sequences: N.
+    """
+
+    qkv: Tensor
+    a: Tensor
+    b: Tensor
+    out: Tensor
+    a_log: Tensor
+    dt_bias: Tensor
+    conv_weight: Tensor
+    conv_bias: Tensor | None
+    conv_state: Tensor
+    state: Tensor
+    slots: Tensor
+    cu_seqlens: Tensor | None
+    num_accepted: Tensor | None
+    counters: Tensor
+    scale: float
+    sequences: int
+
+
+def decode(call: DecodeCall) -> None:
+    """Convolution update, gates and recurrence of a few new tokens per sequence, in one launch.
 
     A layer's parameters and caches, which stay the same between calls, must satisfy `check_gates`,
-    `check_conv` and `check_caches`: checking them here would double the time of a call.
+    `check_conv` and `check_caches`: checking them here would double the time of a call. Raises
+    ValueError or KernelError.
     """
-    tokens, channels = qkv.shape
-    v_heads, dim = out.shape[1:]
+    tokens, channels = call.qkv.shape
+    v_heads, dim = call.out.shape[1:]
     k_heads = (channels - v_heads * dim) // (2 * dim)
-    max_tokens = 1 if slots.dim() == 1 else slots.shape[1]
-    _expect("qkv", qkv, torch.float16, 2 * k_heads * dim + v_heads * dim)
-    _expect("out", out, torch.float16, v_heads, dim)
-    _expect("a", a, torch.float16, v_heads)
-    _expect("b", b, torch.float16, v_heads)
-    _expect_rows(tokens, a=a, b=b, out=out)
-    _expect_columns(conv_state, 2 + max_tokens)
-    _expect_ints(sequences, slots=slots, num_accepted=num_accepted)
-    if cu_seqlens is not None:
-        _expect_ints(sequences + 1, cu_seqlens=cu_seqlens)
-    elif tokens < sequences:
+    max_tokens = 1 if call.slots.dim() == 1 else call.slots.shape[1]
+    _expect("qkv", call.qkv, torch.float16, 2 * k_heads * dim + v_heads * dim)
+    _expect("out", call.out, torch.float16, v_heads, dim)
+    _expect("a", call.a, torch.float16, v_heads)
+    _expect("b", call.b, torch.float16, v_heads)
+    _expect_rows(tokens, a=call.a, b=call.b, out=call.out)
+    _expect_columns(call.conv_state, 2 + max_tokens)
+    _expect_ints(call.sequences, slots=call.slots, num_accepted=call.num_accepted)
+    if call.cu_seqlens is not None:
+        _expect_ints(call.sequences + 1, cu_seqlens=call.cu_seqlens)
+    elif tokens < call.sequences:
         raise ValueError(
-            f"cannot split {tokens} tokens into {sequences} sequences of one token each"
+            f"cannot split {tokens} tokens into {call.sequences} sequences of one token each"
         )
-    _expect_ints(2 * sequences * k_heads, counters=counters)
+    _expect_ints(2 * call.sequences * k_heads, counters=call.counters)
     args = DecodeArgs(
         struct_size=library.ctypes.sizeof(DecodeArgs),
-        flags=_dt_bias_flag(dt_bias),
-        sequences=sequences,
+        flags=_dt_bias_flag(call.dt_bias),
+        sequences=call.sequences,
         max_tokens=max_tokens,
         k_heads=k_heads,
         v_heads=v_heads,
         head_dim=dim,
-        num_slots=state.shape[0],
-        scale=scale,
+        num_slots=call.state.shape[0],
+        scale=call.scale,
         conv_width=4,
-        qkv=qkv.data_ptr(),
-        a=a.data_ptr(),
-        b=b.data_ptr(),
-        out=out.data_ptr(),
-        qkv_stride=qkv.stride(0),
-        a_stride=a.stride(0),
-        b_stride=b.stride(0),
-        out_stride=out.stride(0),
-        a_log=a_log.data_ptr(),
-        dt_bias=dt_bias.data_ptr(),
-        conv_weight=conv_weight.data_ptr(),
-        conv_bias=_pointer(conv_bias),
-        conv_state=conv_state.data_ptr(),
-        conv_slot_stride=conv_state.stride(0),
-        conv_channel_stride=conv_state.stride(1),
-        conv_column_stride=conv_state.stride(2),
-        cu_seqlens=_pointer(cu_seqlens),
-        state=state.data_ptr(),
-        state_stride=state.stride(0),
-        slots=slots.data_ptr(),
-        slots_stride=slots.stride(0),
-        num_accepted=_pointer(num_accepted),
-        counters=counters.data_ptr(),
+        qkv=call.qkv.data_ptr(),
+        a=call.a.data_ptr(),
+        b=call.b.data_ptr(),
+        out=call.out.data_ptr(),
+        qkv_stride=call.qkv.stride(0),
+        a_stride=call.a.stride(0),
+        b_stride=call.b.stride(0),
+        out_stride=call.out.stride(0),
+        a_log=call.a_log.data_ptr(),
+        dt_bias=call.dt_bias.data_ptr(),
+        conv_weight=call.conv_weight.data_ptr(),
+        conv_bias=_pointer(call.conv_bias),
+        conv_state=call.conv_state.data_ptr(),
+        conv_slot_stride=call.conv_state.stride(0),
+        conv_channel_stride=call.conv_state.stride(1),
+        conv_column_stride=call.conv_state.stride(2),
+        cu_seqlens=_pointer(call.cu_seqlens),
+        state=call.state.data_ptr(),
+        state_stride=call.state.stride(0),
+        slots=call.slots.data_ptr(),
+        slots_stride=call.slots.stride(0),
+        num_accepted=_pointer(call.num_accepted),
+        counters=call.counters.data_ptr(),
     )
-    shared_library().decode(args, torch.cuda.current_stream(qkv.device).cuda_stream)
+    shared_library().decode(args, torch.cuda.current_stream(call.qkv.device).cuda_stream)
 
 
 class CacheLayout(NamedTuple):
@@ -338,22 +350,31 @@ class CacheLayout(NamedTuple):
     head_stride: int
 
 
-def cache_layout(cache: Tensor, dim: int, signs: Tensor | None) -> CacheLayout:
+class Scales(NamedTuple):
+    """The scales of an fp8 cache's keys and values: float32, one element each, on the device."""
+
+    k: Tensor
+    v: Tensor
+
+
+def cache_layout(
+    cache: Tensor, dim: int, signs: Tensor | None, scales: Scales | None = None
+) -> CacheLayout:
     """The layout of [blocks, Hkv, block size, content] in vLLM's Triton attention.
 
-    Any strides; content is float16 K and V (2 D); or int8 K, its float32 scale, V, its scale (2 (D
-    + 4)); or the same in uint8 with two values per byte (2 (D / 2 + 4)), rotated by `signs`. Raises
-    ValueError.
+    Any strides; content is float16 K and V (2 D); or float8_e4m3fn K and V (2 D) with `scales`; or
+    int8 K, its float32 scale, V, its scale (2 (D + 4)); or the same in uint8 with two values per
+    byte (2 (D / 2 + 4)), rotated by `signs`. Raises ValueError.
     """
     formats = {
         torch.float16: (library.KV_HALF, 2 * dim, 0),
         torch.int8: (library.KV_INT8, dim, 4),
         torch.uint8: (library.KV_INT4, dim // 2, 4),
+        torch.float8_e4m3fn: (library.KV_FP8, dim, 0),
     }
     if cache.dtype not in formats:
-        raise ValueError(
-            f"cannot use a cache of {cache.dtype}: the kernel reads float16, int8 or uint8"
-        )
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in formats)
+        raise ValueError(f"cannot use a cache of {cache.dtype}: one of {known} is read")
     format_, row, scale_bytes = formats[cache.dtype]
     size = cache.element_size()
     content = cache.shape[-1]
@@ -368,6 +389,17 @@ def cache_layout(cache: Tensor, dim: int, signs: Tensor | None) -> CacheLayout:
         _expect("signs", signs, torch.float32, dim)
     k = cache.data_ptr()
     v = k + row + scale_bytes
+    k_scale, v_scale = k + row, v + row
+    if format_ == library.KV_FP8:
+        if scales is None:
+            raise ValueError("cannot use an fp8 cache without the scales of its keys and values")
+        for scale in scales:
+            if scale.dtype is not torch.float32 or scale.numel() != 1:
+                raise ValueError(
+                    f"cannot use a scale of {scale.dtype}, shape {tuple(scale.shape)}: "
+                    "the kernel takes one float32"
+                )
+        k_scale, v_scale = (scale.data_ptr() for scale in scales)
     block, head, token = (stride * size for stride in cache.stride()[:3])
     boundary = 4 if scale_bytes else 16
     if any(at % boundary for at in (k, v, block, head, token)) or cache.shape[2] % 16:
@@ -376,7 +408,7 @@ def cache_layout(cache: Tensor, dim: int, signs: Tensor | None) -> CacheLayout:
             f"{cache.shape[2]} tokens: rows must start on {boundary}-byte boundaries, and blocks "
             "have a multiple of 16 tokens"
         )
-    return CacheLayout(format_, k, v, k + row, v + row, block, token, head)
+    return CacheLayout(format_, k, v, k_scale, v_scale, block, token, head)
 
 
 def attention_args(
@@ -391,11 +423,12 @@ def attention_args(
     max_tokens: int,
     segments: int = 1,
     scale: float,
+    scales: Scales | None = None,
 ) -> AttentionArgs:
     """Check and convert the arguments of `attention_decode` and `attention_prefill`.
 
     q, out: float16 [T, H, D]; cache: see `cache_layout`; block_table: [N, ...]; cu_seqlens: [N +
-    1]; kv_lengths: [N].
+    1]; kv_lengths: [N]; `scales`: of an fp8 cache. Raises ValueError.
     """
     tokens, heads, dim = q.shape
     _expect("q", q, torch.float16, heads, dim)
@@ -404,7 +437,7 @@ def attention_args(
     sequences = cu_seqlens.shape[0] - 1
     _expect_ints(sequences, block_table=block_table, kv_lengths=kv_lengths)
     _expect_ints(sequences + 1, cu_seqlens=cu_seqlens)
-    layout = cache_layout(cache, dim, signs)
+    layout = cache_layout(cache, dim, signs, scales)
     return AttentionArgs(
         struct_size=library.ctypes.sizeof(AttentionArgs),
         sequences=sequences,
@@ -444,7 +477,12 @@ def attention_prefill(args: AttentionArgs, device: torch.device) -> None:
 
 
 def kv_write(
-    k: Tensor, v: Tensor, cache: Tensor, slots: Tensor, signs: Tensor | None = None
+    k: Tensor,
+    v: Tensor,
+    cache: Tensor,
+    slots: Tensor,
+    signs: Tensor | None = None,
+    scales: Scales | None = None,
 ) -> None:
     """Write k, v, float16 [T, Hkv, D], into a paged cache (`cache_layout`) at int64 slots [T]."""
     tokens, heads, dim = k.shape
@@ -454,7 +492,7 @@ def kv_write(
     _expect_rows(tokens, v=v)
     if cache.shape[1] != heads:
         raise ValueError(f"cannot write {heads} KV heads into a cache of {cache.shape[1]}")
-    layout = cache_layout(cache, dim, signs)
+    layout = cache_layout(cache, dim, signs, scales)
     args = KvWriteArgs(
         struct_size=library.ctypes.sizeof(KvWriteArgs),
         format=layout.format,

@@ -31,6 +31,7 @@ SOURCES = {
     (INT4, "unified_attention_int4"): ("654efc9460165eda",),
     (INT4, "_get_rht_signs"): ("351cfcf26fbf65d2",),
     (INT4, "single_rht"): ("e5cde6869ff5853e",),
+    (RESHAPE, "reshape_and_cache_kernel_flash"): ("95a9d3348734485b", "3f8278784a3b7247"),
     (RESHAPE, "_reshape_cache_per_token_head"): ("71754c2745a66a35",),
     (RESHAPE, "triton_reshape_and_cache_flash_per_token_head_quant"): ("d0ff021dfffbda9f",),
     (CACHE, "AttentionSpec.num_heads"): ("7b4e6d236483ceca",),

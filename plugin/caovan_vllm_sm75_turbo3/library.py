@@ -15,7 +15,7 @@ from pathlib import Path
 ABI = 1
 NAME = "libcaovan_sm75.so"
 L2NORM, GATES, DT_BIAS_HALF = 1, 2, 4
-KV_HALF, KV_INT8, KV_INT4 = 0, 1, 2
+KV_HALF, KV_INT8, KV_INT4, KV_FP8 = 0, 1, 2, 3
 
 
 class LibraryError(Exception):

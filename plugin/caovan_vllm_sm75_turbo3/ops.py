@@ -52,20 +52,22 @@ def _prefill(
     out, final = _results(v, initial_state)
     final.copy_(initial_state)
     launch.prefill(
-        q,
-        k,
-        v,
-        g,
-        beta,
-        out,
-        cu_seqlens,
-        final,
-        final,
-        None,
-        None,
-        scale=scale,
-        l2norm=l2norm,
-        null_slot=-1,
+        launch.PrefillCall(
+            q,
+            k,
+            v,
+            g,
+            beta,
+            out,
+            cu_seqlens,
+            final,
+            final,
+            None,
+            None,
+            scale=scale,
+            l2norm=l2norm,
+            null_slot=-1,
+        )
     )
     return out, final
 
@@ -87,29 +89,31 @@ def _prefill_inplace(
     scale: float,
 ) -> None:
     launch.prefill(
-        q,
-        k,
-        v,
-        a,
-        b,
-        out,
-        cu_seqlens,
-        state,
-        state,
-        slots,
-        has_initial_state,
-        scale=scale,
-        l2norm=True,
-        null_slot=0,
-        a_log=a_log,
-        dt_bias=dt_bias,
-        workspace=workspace,
+        launch.PrefillCall(
+            q,
+            k,
+            v,
+            a,
+            b,
+            out,
+            cu_seqlens,
+            state,
+            state,
+            slots,
+            has_initial_state,
+            scale=scale,
+            l2norm=True,
+            null_slot=0,
+            a_log=a_log,
+            dt_bias=dt_bias,
+        ),
+        workspace,
     )
 
 
 _library.impl("gdn_prefill", _prefill, "CUDA")
 _library.impl("gdn_prefill_", _prefill_inplace, "CUDA")
-_library.impl("gdn_decode_", launch.decode, "CUDA")
+_library.impl("gdn_decode_", lambda *args: launch.decode(launch.DecodeCall(*args)), "CUDA")
 _library.impl("lm_head", lm_head.multiply, "CUDA")
 _library.impl("lm_head", lm_head.dequantised, "CPU")
 torch.library.register_fake(

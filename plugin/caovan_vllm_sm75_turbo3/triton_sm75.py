@@ -7,6 +7,7 @@ cache are never reset (vllm#51091).
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 from collections.abc import Mapping
@@ -21,9 +22,11 @@ from vllm.v1.attention.backends.triton_attn import (
     TritonAttentionMetadataBuilder,
 )
 from vllm.v1.attention.ops.int4_per_token_head import _get_rht_signs
+from vllm.v1.kv_cache_interface import get_kv_quant_mode
 
 from . import dispatch, library
-from .decode_attention import DecodeAttention
+from .decode_attention import FP8, DecodeAttention
+from .launch import Scales
 from .replacements import card_facts, logger
 
 
@@ -64,18 +67,39 @@ def facts(impl: TritonAttentionImpl, vllm_config) -> dispatch.AttentionFacts:
 
 
 class Sm75TritonAttentionImpl(TritonAttentionImpl):
-    """vLLM's layer; `caovan` is None if vLLM's own kernels do everything."""
+    """vLLM's layer; `caovan` is None if vLLM's own kernels do everything.
+
+    Before SM89 Triton has no kernels for an fp8 cache, and vLLM refuses such a layer. It is
+    accepted if ours take it; a batch that ours lack is then an error.
+    """
 
     caovan: DecodeAttention | None = None
     caovan_writes = False
+    caovan_alone: ValueError | None = None
+    """vLLM's refusal of this layer; None if its own kernels take what ours do not."""
 
     def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        config = get_current_vllm_config()
+        try:
+            super().__init__(*args, **kwargs)
+        except ValueError as refused:
+            bound = inspect.signature(TritonAttentionImpl).bind(*args, **kwargs)
+            cache = bound.arguments["kv_cache_dtype"]
+            if cache not in FP8:
+                raise
+            bound.arguments["kv_cache_dtype"] = "auto"
+            super().__init__(*bound.args, **bound.kwargs)
+            self.kv_cache_dtype, self._kv_quant_mode = cache, get_kv_quant_mode(cache)
+            self.caovan_alone = refused
+        reason = self.choose(get_current_vllm_config())
+        if reason and self.caovan_alone:
+            raise ValueError(f"{self.caovan_alone} caovan's kernels do not read it: {reason}")
+
+    def choose(self, config) -> str | None:
+        """Take this layer if the kernels can; return why not, or None on success."""
         mode = wanted(config)
         if mode == "off":
             logger.info_once("caovan: attention runs on vLLM's own kernels: switched off")
-            return
+            return "they are switched off"
         try:
             reason = dispatch.attention_refusal(facts(self, config))
             if reason is None:
@@ -84,14 +108,18 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
             reason = library.reason_of(error)
         if reason:
             logger.info_once("caovan: attention stays on vLLM's own kernels: %s", reason)
-            return
-        self.caovan_writes = mode != "read" and self._is_per_token_head_quant
+            return reason
+        fp8 = self.kv_cache_dtype in FP8
+        self.supports_quant_query_input &= not fp8  # the kernels take queries in float16
+        packed = self._is_per_token_head_quant or fp8
+        self.caovan_writes = bool(self.caovan_alone) or (mode != "read" and packed)
         logger.info_once(
             "caovan: attention runs on the SM75 kernels (cache %s, %s; %s)",
             self.kv_cache_dtype,
             "read and written" if self.caovan_writes else "read",
             "decoding only" if mode == "decode" else "decoding and prompts",
         )
+        return None
 
     def kernels(self, mode: str, sequences: int) -> DecodeAttention:
         """Create caovan's side of this layer."""
@@ -110,8 +138,12 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
             signs=signs,
             sequences=sequences,
             device=device,
-            prompts=mode != "decode",
+            prompts=mode != "decode" or self.caovan_alone is not None,
         )
+
+    def scales(self, layer) -> Scales | None:
+        """The scales of an fp8 cache, which vLLM keeps on the layer."""
+        return Scales(layer._k_scale, layer._v_scale) if self.kv_cache_dtype in FP8 else None
 
     def _ensure_scale_caches(self, kv_cache: torch.Tensor) -> None:
         """Keep views of a packed cache's scales, without vLLM's reset of all of them to 1.
@@ -130,6 +162,8 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
         )
 
     def stay_off(self, reason: str) -> None:
+        if self.caovan_alone:
+            raise RuntimeError(f"cannot use an fp8 cache on this card: {reason}")
         self.caovan, self.caovan_writes = None, False
         logger.warning_once("caovan: attention goes back to vLLM's own kernels: %s", reason)
 
@@ -149,10 +183,24 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
         try:
             parts = ours.parts(query, output_scale, attn_metadata) if ours else None
             if ours and parts:
-                ours.attend(layer.layer_name, query, kv_cache, attn_metadata, output, parts)
+                ours.attend(
+                    layer.layer_name,
+                    query,
+                    kv_cache,
+                    attn_metadata,
+                    output,
+                    parts,
+                    self.scales(layer),
+                )
                 return output
         except Exception as error:
             self.stay_off(library.reason_of(error))
+        if self.caovan_alone and attn_metadata is not None:
+            raise RuntimeError(
+                f"cannot attend to an fp8 cache with {attn_metadata.max_query_len} query tokens of "
+                "a sequence in this batch: caovan's kernels do not take it, and Triton has none "
+                "before SM89; use --kv-cache-dtype float16, or a CUDA graph mode other than FULL"
+            )
         return super().forward(
             layer,
             query,
@@ -168,7 +216,9 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
     def do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping):
         if self.caovan_writes and self.caovan and key.dtype is torch.float16:
             try:
-                return self.caovan.write(layer.layer_name, key, value, kv_cache, slot_mapping)
+                return self.caovan.write(
+                    layer.layer_name, key, value, kv_cache, slot_mapping, self.scales(layer)
+                )
             except Exception as error:
                 self.stay_off(library.reason_of(error))
         return super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)

@@ -14,7 +14,7 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import kv_bytes
 from caovand.engines.vllm.memory.settings import candidate_of_plan
-from caovand.engines.vllm.planning import size as plan_size
+from caovand.engines.vllm.planning import size_on_split as plan_size
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from tests.core.machines import (

@@ -9,6 +9,7 @@ import pytest
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.units import MIB
 from caovand.engines.vllm.memory.candidate import (
+    DRAFT_MIB,
     Candidate,
     Kernels,
     reserve,
@@ -156,11 +157,15 @@ def test_forecast_is_within_five_percent_of_what_vllm_said(run: Run) -> None:
         assert found.kv_tokens == pytest.approx(run.kv_tokens, rel=0.05)
 
 
-def test_the_published_elastic_kv_point_comes_out() -> None:
+def test_the_published_elastic_kv_point_comes_out_but_for_the_rows_of_few_drafts() -> None:
     for sequences in (1, 2):
         candidate = Candidate(262144, sequences, 8192, 0, tensor_parallel=2, mtp=4)
-        assert utilization(candidate, turing(2)) == pytest.approx(0.868, abs=0.01)
-        assert reserve_mib(candidate) == pytest.approx(2920, rel=0.02)
+        published = reserve_mib(candidate) + 4 * DRAFT_MIB - reserve(candidate).drafting
+        assert published == pytest.approx(2920, rel=0.02)
+        assert reserve(candidate).drafting == 4 * reserve(candidate).sampling
+        assert utilization(candidate, turing(2)) == pytest.approx(0.89, abs=0.01)
+    many = Candidate(262144, 64, 8192, 0, tensor_parallel=2, mtp=4)
+    assert reserve(many).drafting == 4 * DRAFT_MIB
 
 
 @pytest.mark.parametrize(

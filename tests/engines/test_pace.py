@@ -21,13 +21,8 @@ from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.sizing.choice import ENOUGH_EXACT
-from caovand.engines.vllm.sizing.pace import (
-    CandidatePace,
-    read_of_offloaded,
-    step_seconds,
-    tokens_of_step,
-    unevenness,
-)
+from caovand.engines.vllm.sizing.offloading import read_of_offloaded, step_seconds
+from caovand.engines.vllm.sizing.pace import CandidatePace, tokens_of_step, unevenness
 from caovand.engines.vllm.sizing.search import requests_that_fit
 from caovand.engines.vllm.sizing.space import WORKLOADS
 from tests.boxes.machines import BOXES, box_with

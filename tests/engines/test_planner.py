@@ -22,7 +22,7 @@ from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import choose_gpus, freest_cards
 from caovand.engines.vllm.planning.planner import make_plan
-from caovand.engines.vllm.sizing.pace import step_cost
+from caovand.engines.vllm.sizing.offloading import step_cost
 from tests.boxes.machines import box_with
 from tests.boxes.models import model
 from tests.core.machines import (

@@ -11,6 +11,7 @@ import types
 
 import torch
 from caovan_vllm_sm75_turbo3 import layout, library
+from vllm.platforms.interface import DeviceCapability
 from vllm.v1.attention.backends import triton_attn
 
 in_tree = triton_attn.TritonAttentionImpl
@@ -29,6 +30,7 @@ torch.cuda.current_device = lambda: 0
 vllm_signs, cpu = triton_sm75._get_rht_signs, torch.device("cpu")
 triton_sm75._get_rht_signs = lambda dim, round_idx, device: vllm_signs(dim, round_idx, cpu)
 made: list[dict] = []
+seen: list[object] = []
 
 
 class Ours:
@@ -44,11 +46,13 @@ class Ours:
     def parts(self, query, output_scale, meta):
         return (meta.max_query_len,) if meta.max_query_len <= 8 and output_scale is None else None
 
-    def attend(self, name, query, cache, meta, out, parts) -> None:
+    def attend(self, name, query, cache, meta, out, parts, scales) -> None:
         assert parts == (meta.max_query_len,)
+        seen.append(scales)
         self.called("ours")
 
-    def write(self, name, key, value, cache, slots) -> None:
+    def write(self, name, key, value, cache, slots, scales) -> None:
+        seen.append(scales)
         self.called("ours writes")
 
     def called(self, what: str) -> None:
@@ -58,7 +62,7 @@ class Ours:
 
 
 triton_sm75.DecodeAttention = Ours
-layer = types.SimpleNamespace(layer_name="l")
+layer = types.SimpleNamespace(layer_name="l", _k_scale=torch.ones(1), _v_scale=torch.ones(1))
 
 
 def impl(cache="int4_per_token_head", dtype="float16", additional=None, **shape):
@@ -87,6 +91,15 @@ def step(one, tokens: int, **more) -> list[str]:
     return calls[:]
 
 
+def error_of(call, *args, **more) -> str:
+    """What the call cannot do, in words."""
+    try:
+        call(*args, **more)
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    raise AssertionError("it was accepted")
+
+
 OURS, VLLMS, READ = (
     ["ours writes", "ours"],
     ["vllm writes", "vllm"],
@@ -113,6 +126,36 @@ assert [made[0][name] for name in asked] == [24, 4, 256, "int4_per_token_head", 
 calls.clear()
 one.forward(layer, None, None, None, None, None, None)
 assert calls == ["vllm"], "vLLM's memory profile has no metadata"
+
+# an fp8 cache, with the layer's scales; on a card whose Triton refuses it, too
+assert set(seen) == {None}
+for cuda in (False, True):
+    triton_attn.current_platform.is_cuda = lambda cuda=cuda: cuda
+    triton_attn.current_platform.get_device_capability = lambda: DeviceCapability(7, 5)
+    triton_attn.current_platform.has_device_capability = lambda least: least <= 75
+    triton_attn.current_platform.get_device_name = lambda: "RTX 2080 Ti"
+    for cache in ("fp8", "fp8_e4m3"):
+        seen.clear()
+        one = impl(cache)
+        assert (one.kv_cache_dtype, one._kv_quant_mode.name) == (cache, "FP8_PER_TENSOR")
+        assert not one.supports_quant_query_input
+        assert step(one, 5) == OURS
+        assert [s.k is layer._k_scale and s.v is layer._v_scale for s in seen] == [True, True]
+    if not cuda:
+        assert step(one, 9) == ["ours writes", "vllm"]
+        assert step(impl("fp8", additional={"caovan_attention": "read"}), 5) == READ
+        continue
+    assert step(impl("fp8", additional={"caovan_attention": "decode"}), 5) == OURS
+    assert made[-1]["prompts"] is True, "nobody else takes them"
+    assert step(impl("fp8", additional={"caovan_attention": "read"}), 5) == OURS
+    assert "with 9 query tokens" in error_of(step, one, 9)
+    assert "switched off" in error_of(impl, "fp8", additional={"caovan_attention": "off"})
+    assert "head sizes are 64" in error_of(impl, "fp8", head_size=64)
+    assert "requires SM89+" in error_of(impl, "fp8_e5m2")
+    Ours.problem = RuntimeError("out of memory")
+    assert "cannot use an fp8 cache on this card" in error_of(step, one, 5)
+    Ours.problem = None
+triton_attn.current_platform.is_cuda = lambda: False
 
 # the switches
 assert step(impl(additional={"caovan_attention": "read"}), 5) == READ
@@ -178,7 +221,7 @@ assert builder.build_for_cudagraph_capture(batch(1, 90)).caovan_query_lengths is
 # layers outside the contract
 for changed in (
     {"sliding_window": 1024}, {"alibi_slopes": [1.0] * 24}, {"logits_soft_cap": 30.0},
-    {"sinks": torch.zeros(24)}, {"head_size": 64}, {"cache": "fp8"}, {"dtype": "bfloat16"},
+    {"sinks": torch.zeros(24)}, {"head_size": 64}, {"cache": "fp8_e5m2"}, {"dtype": "bfloat16"},
     {"attn_type": triton_attn.AttentionType.ENCODER_ONLY, "cache": "auto"},
 ):  # fmt: skip
     before = len(made)

@@ -150,9 +150,9 @@ def test_operators_have_fakes_of_the_right_shapes() -> None:
 def test_tensors_the_kernel_cannot_read_are_refused_before_a_launch(
     changed: dict, words: str
 ) -> None:
-    launch.prefill_args(**GOOD_PREFILL)
+    launch.prefill_args(launch.PrefillCall(**GOOD_PREFILL))
     with pytest.raises(ValueError, match=words):
-        launch.prefill_args(**GOOD_PREFILL | changed)
+        launch.prefill_args(launch.PrefillCall(**GOOD_PREFILL | changed))
 
 
 def test_the_oracle_is_the_closed_form_for_one_chunk() -> None:
@@ -280,7 +280,7 @@ def test_outgrown_counters_stay_for_the_graphs_that_hold_them() -> None:
 )
 def test_a_prefill_that_would_read_past_an_end_is_refused(changed: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        launch.prefill_args(**GOOD_PREFILL | changed)
+        launch.prefill_args(launch.PrefillCall(**GOOD_PREFILL | changed))
 
 
 @pytest.mark.parametrize(
@@ -325,4 +325,4 @@ def test_a_decode_that_would_read_past_an_end_is_refused(changed: dict, words: s
         "sequences": 2,
     }
     with pytest.raises(ValueError, match=words):
-        launch.decode(**good | changed)
+        launch.decode(launch.DecodeCall(**good | changed))

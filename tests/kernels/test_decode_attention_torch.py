@@ -18,7 +18,12 @@ from caovan_vllm_sm75_turbo3.measure import paged  # noqa: E402
 CPU = torch.device("cpu")
 HEADS, KV_HEADS, DIM, BLOCK = 8, 2, 128, 16
 SCALE = DIM**-0.5
-CACHES = {"auto": "fp16", "int8_per_token_head": "int8", "int4_per_token_head": "int4"}
+CACHES = {
+    "auto": "fp16",
+    "fp8": "fp8",
+    "int8_per_token_head": "int8",
+    "int4_per_token_head": "int4",
+}
 
 
 class Library:
@@ -39,7 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     def prepared(q, out, cache, table, cu, lengths, signs, **options):
         launch_args(q, out, cache, table, cu, lengths, signs, **options)
         made.append({"cache": cache, "out": out, **options})
-        kind = {"float16": "fp16", "int8": "int8", "uint8": "int4"}[str(cache.dtype)[6:]]
+        kind = next(kind for kind, dtype in paged.DTYPES.items() if dtype is cache.dtype)
         got = paged.attention(kind, q, cache, table, cu.tolist(), lengths.tolist(), signs, SCALE)
         return out, got
 
@@ -85,6 +90,17 @@ def metadata(tokens: list[int], lengths: list[int], **more) -> SimpleNamespace:
     return SimpleNamespace(**batch | more)
 
 
+def scales(kind: str) -> launch.Scales | None:
+    one = torch.full((), paged.FP8_SCALE)
+    return launch.Scales(one, one.clone()) if kind == "fp8" else None
+
+
+def stored(kind: str, x, signs):
+    """Keys and values `x` as vLLM's cache has them: fp8 as bytes."""
+    rows = torch.cat([paged.write(kind, half, signs) for half in x], -1)
+    return rows if kind == "fp8" else rows.view(paged.DTYPES[kind])
+
+
 def taken(ours: DecodeAttention, query, meta):
     found = ours.parts(query, None, meta)
     assert found
@@ -97,12 +113,12 @@ def test_ragged_tokens_attend_to_their_own_keys(calls: list[dict], cache: str) -
     meta = metadata([5, 1, 0, 2], [40, 17, 9, 2])
     x = torch.randn(12, KV_HEADS, BLOCK, DIM), torch.randn(12, KV_HEADS, BLOCK, DIM)
     signs = ours.signs
-    rows = torch.cat([paged.write(kind, half, signs) for half in x], -1).view(paged.DTYPES[kind])
+    rows = stored(kind, x, signs)
     # as vLLM has it: padding rows of the batch, and queries inside a wider row
     wide = torch.randn(10, HEADS * DIM + 64).half()
     query, out = wide[:, : HEADS * DIM].view(10, HEADS, DIM), torch.zeros(10, HEADS, DIM).half()
     meta.max_query_len = numpy.int64(meta.max_query_len)  # as vLLM's drafters pass it
-    ours.attend("l", query, rows, meta, out, taken(ours, query, meta))
+    ours.attend("l", query, rows, meta, out, taken(ours, query, meta), scales(kind))
     want = torch.zeros(8, HEADS, DIM, dtype=torch.float64)
     for n, (first, tokens, length) in enumerate(((0, 5, 40), (5, 1, 17), (6, 0, 9), (6, 2, 2))):
         k, v = (
@@ -148,13 +164,13 @@ def test_a_mixed_batch_is_cut_by_query_length(calls: list[dict], cache: str) -> 
     blocks = meta.block_table.numel()
     x = torch.randn(2, blocks, KV_HEADS, BLOCK, DIM)
     signs = ours.signs
-    rows = torch.cat([paged.write(kind, half, signs) for half in x], -1).view(paged.DTYPES[kind])
+    rows = stored(kind, x, signs)
     total = sum(tokens)
     query, out = (
         torch.randn(total + 3, HEADS, DIM).half(),
         torch.zeros(total + 3, HEADS, DIM).half(),
     )
-    ours.attend("l", query, rows, meta, out, taken(ours, query, meta))
+    ours.attend("l", query, rows, meta, out, taken(ours, query, meta), scales(kind))
     want = paged.attention(
         kind, query, rows, meta.block_table, meta.query_start_loc.tolist(), lengths, signs, SCALE
     )
@@ -219,11 +235,16 @@ def test_new_rows_are_written_where_vllm_says(
     ours, cache = layer("int4_per_token_head"), torch.zeros(1)
     key, value = torch.randn(2, 6, KV_HEADS * DIM).half().unbind()
     ours.write("l", key, value, cache, torch.arange(5))  # a padded row of the batch has no slot
-    ((k, v, written, slots, signs),) = seen
+    ((k, v, written, slots, signs, scales),) = seen
+    assert scales is None
     assert torch.equal(k, key[:5].view(5, KV_HEADS, DIM))
     assert torch.equal(v, value[:5].view(5, KV_HEADS, DIM))
     assert (written is cache, slots.tolist(), signs is ours.signs) == (True, [0, 1, 2, 3, 4], True)
     assert core.counts["l", "cache write"] == 1
+    both = launch.Scales(torch.ones(1), torch.ones(1))
+    layer("fp8").write("l", key, value, torch.zeros(1, dtype=torch.uint8), torch.arange(5), both)
+    assert seen[-1][2].dtype is torch.float8_e4m3fn
+    assert seen[-1][-1] is both
 
 
 def attend(ours: DecodeAttention, query, cache) -> None:

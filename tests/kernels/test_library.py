@@ -31,7 +31,7 @@ def kernel_of(symbol: str) -> str:
     if m := re.search(r"prefill_kernelILNS_9attention6FormatE\dELi(\d+)E", symbol):
         return f"attention prefill_kernel, {m[1]}"
     if m := re.search(r"attention_kernelILNS0_6FormatE(\d)ELi(\d+)E", symbol):
-        return f"attention_kernel, {('fp16', 'int8', 'int4')[int(m[1])]} {m[2]}"
+        return f"attention_kernel, {('fp16', 'int8', 'int4', 'fp8')[int(m[1])]} {m[2]}"
     return next(kernel for kernel in LIMITS if kernel in symbol)
 
 
@@ -331,7 +331,19 @@ def attention_args(**changed) -> library.AttentionArgs:
     ("changed", "words"),
     [
         ({"struct_size": 8}, "struct_size is 8"),
-        ({"format": 3}, "a cache of format 3"),
+        ({"format": 4}, "a cache of format 4"),
+        ({"format": library.KV_FP8, "head_stride": 520}, "16-byte boundaries"),
+        (
+            {
+                "format": library.KV_FP8,
+                "head_stride": 512,
+                "token_stride": 2048,
+                "block_stride": 32768,
+                "q_stride": 6146,
+            },
+            "cannot read q for an fp8 cache",
+        ),
+        ({"format": library.KV_FP8, "k_scale": 0}, "required array is NULL"),
         ({"sequences": 0}, "cannot take 0 sequences"),
         ({"heads": 25}, "cannot map 25 query heads to 4 KV heads"),
         ({"head_dim": 64}, "head size 64"),
@@ -375,7 +387,8 @@ def test_prefill_attention_refuses_in_words(build: Path, changed: dict, words: s
     ("changed", "words"),
     [
         ({"struct_size": 8}, "struct_size is 8"),
-        ({"format": 3}, "a cache of format 3"),
+        ({"format": 4}, "a cache of format 4"),
+        ({"format": library.KV_FP8, "v_scale": 0}, "required array is NULL"),
         ({"head_dim": 64}, "head size 64"),
         ({"tokens": 0}, "cannot write 0 tokens"),
         ({"block_size": 0}, "blocks of 0 tokens"),

@@ -1,9 +1,9 @@
 """Decode and verification attention: every case against float64, then the table. Needs a GPU.
 
-python -m caovan_vllm_sm75_turbo3.measure.attention [check | time | bits | once]
+python -m caovan_vllm_sm75_turbo3.measure.attention [check | time | bits | once] [KIND]...
 
-"bits" runs a few calls of each kernel 20,000 times and compares bits; "once" runs small calls a
-single time, for compute-sanitizer.
+KIND: int4, int8, fp8 or fp16; all of them if none is named. "bits" runs a few calls of each kernel
+20,000 times and compares bits; "once" runs small calls a single time, for compute-sanitizer.
 
 Bounds are as in measure/check.py: relative error, and an element's maximum error over |value| +
 rms. Workspace, padding, unused blocks and unread table entries are poisoned. The table shows
@@ -13,6 +13,7 @@ the cache's bytes per second relative to the copy rate of the same run (read + w
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ except ImportError as error:
 
 BOUNDS = (1e-3, 1e-2)
 REPETITIONS, MANY = 2000, 20_000
+KINDS = ("int4", "int8", "fp8", "fp16")
 failures: list[str] = []
 
 
@@ -51,10 +53,11 @@ class Call:
 
     def __post_init__(self) -> None:
         sequences, heads, kv_heads = self.lengths.shape[0], self.q.shape[1], self.cache.shape[1]
+        self.scales = scales_of(self.kind)
         library = launch.shared_library()
         if not self.segments:
             self.segments = library.attention_segments(
-                launch.cache_layout(self.cache, self.q.shape[2], self.signs).format,
+                launch.cache_layout(self.cache, self.q.shape[2], self.signs, self.scales).format,
                 sequences,
                 self.max_tokens,
                 heads,
@@ -77,10 +80,26 @@ class Call:
             max_tokens=self.max_tokens,
             segments=self.segments,
             scale=self.scale,
+            scales=self.scales,
         )
 
     def run(self) -> None:
         launch.attention_decode(self.args, self.workspace)
+
+
+def kinds() -> list[str]:
+    """The types of cache that the command line names, or all."""
+    asked = sys.argv[2:]
+    unknown = [kind for kind in asked if kind not in KINDS]
+    if unknown:
+        sys.exit(f"cannot measure a cache of {unknown[0]!r}: it must be one of {', '.join(KINDS)}")
+    return asked or list(KINDS)
+
+
+def scales_of(kind: str) -> launch.Scales | None:
+    """The scales of an fp8 cache, as `paged.write` has them."""
+    one = torch.full((), paged.FP8_SCALE, device=DEVICE)
+    return launch.Scales(one, one.clone()) if kind == "fp8" else None
 
 
 def ints(values: list[int]) -> torch.Tensor:
@@ -136,9 +155,9 @@ def make_case(
             paged.write(kind, torch.randn(length, kv_heads, dim, device=DEVICE) * scale, signs)
             for scale in (1.0, value)
         ]
-        rows = torch.cat(halves, -1).view(cache.dtype)
         keys = torch.arange(length, device=DEVICE)
-        cache[mine[keys // block_size], :, keys % block_size] = rows
+        there = mine[keys // block_size], slice(None), keys % block_size
+        cache.view(torch.uint8)[there] = torch.cat(halves, -1)
     rows = cu[-1] + 3
     q = torch.full((rows, heads * dim + 8), torch.nan, device=DEVICE, dtype=torch.float16)
     out = torch.full((rows, heads * dim + 16), torch.nan, device=DEVICE, dtype=torch.float16)
@@ -240,22 +259,22 @@ def check_write(kind: str, dim: int) -> None:
     k, v = torch.randn(2, tokens, heads, dim, device=DEVICE).half().mul_(3).unbind()
     slots = torch.randperm(9 * block_size, device=DEVICE)[:tokens]
     slots[::7] = -1
-    want = cache.contiguous()
+    want = cache.contiguous().view(torch.uint8)
     written = slots >= 0
-    rows = torch.cat([paged.write(kind, x, signs) for x in (k, v)], -1).view(cache.dtype)
+    rows = torch.cat([paged.write(kind, x, signs) for x in (k, v)], -1)
     at = slots[written]
     want[at // block_size, :, at % block_size] = rows[written]
-    launch.kv_write(k, v, cache, slots, signs)
-    other = (cache.contiguous().view(torch.uint8) != want.view(torch.uint8)).sum().item()
+    launch.kv_write(k, v, cache, slots, signs, scales_of(kind))
+    other = (cache.contiguous().view(torch.uint8) != want).sum().item()
     # fp32 may round a tie, or the lowest bit of a scale, the other way
-    limit = 0 if kind == "fp16" else int(2 * tokens * heads * 0.1)
+    limit = 0 if kind in ("fp16", "fp8") else int(2 * tokens * heads * 0.1)
     demand(name, f"{other} bytes differ", other <= limit)
-    print(f"{name}: {other} of {want.view(torch.uint8).numel()} bytes differ")
+    print(f"{name}: {other} of {want.numel()} bytes differ")
 
 
 def check_all() -> None:
     print("relative and largest error; bounds", *BOUNDS)
-    for kind in ("int4", "int8", "fp16"):
+    for kind in kinds():
         for dim in (256, 128):
             check_write(kind, dim)
             what = f"{kind} {dim}"
@@ -305,14 +324,16 @@ class Pool:
 
     def __init__(self, kind: str, heads: int, kv_heads: int, dim: int, size: int) -> None:
         self.kind, self.heads, self.kv_heads, self.dim = kind, heads, kv_heads, dim
-        self.block_size = {"int4": 1040, "int8": 528, "fp16": 272}[kind]
+        self.block_size = {"int4": 1040, "int8": 528, "fp8": 528, "fp16": 272}[kind]
         content = paged.content(kind, dim)
         itemsize = paged.DTYPES[kind].itemsize
         self.record = content * itemsize
         self.blocks = size // (self.block_size * kv_heads * self.record)
         shape = (self.blocks, self.block_size, kv_heads, content)
-        if kind == "fp16":
+        self.scales = scales_of(kind)
+        if kind in ("fp16", "fp8"):
             raw = torch.empty(shape, dtype=torch.float16, device=DEVICE).normal_()
+            raw = raw.to(paged.DTYPES[kind])
         else:
             raw = torch.randint(0, 256, shape, dtype=torch.uint8, device=DEVICE)
             scales = raw.view(torch.float32)
@@ -344,7 +365,9 @@ class Pool:
         k, v = torch.randn(2, tokens, self.kv_heads, self.dim, device=DEVICE).half().unbind()
         slots = torch.randperm(self.blocks * self.block_size, device=DEVICE)
         rows = slots[: 16 * tokens].view(16, tokens)
-        calls = [lambda s=s: launch.kv_write(k, v, self.cache, s, self.signs) for s in rows]
+        calls = [
+            lambda s=s: launch.kv_write(k, v, self.cache, s, self.signs, self.scales) for s in rows
+        ]
         return f"{tokens} tokens {median_us(calls):.1f}"
 
 
@@ -377,11 +400,23 @@ def vllm_us(call: Call, tokens: int, length: int) -> float | None:
     """Time of vLLM's Triton attention (0.32 and later) on the same cache."""
     if unified_attention is None:
         return None
-    modes = {"fp16": "NONE", "int8": "INT8_PER_TOKEN_HEAD", "int4": "INT4_PER_TOKEN_HEAD"}
+    modes = {
+        "fp16": "NONE",
+        "fp8": "FP8_PER_TENSOR",
+        "int8": "INT8_PER_TOKEN_HEAD",
+        "int4": "INT4_PER_TOKEN_HEAD",
+    }
     heads, dim = call.q.shape[1:]
     k, v = call.cache.transpose(1, 2).chunk(2, dim=-1)
     scales: dict[str, torch.Tensor] = {}
-    if call.kind != "fp16":
+    descales: dict[str, torch.Tensor | None] = {"k_descale": None, "v_descale": None}
+    if call.scales:
+        shape = call.lengths.shape[0], call.cache.shape[1]
+        descales = {
+            "k_descale": call.scales.k.expand(shape),
+            "v_descale": call.scales.v.expand(shape),
+        }
+    elif call.kind != "fp16":
         words = call.cache.transpose(1, 2).view(torch.float32)
         middle = words.shape[-1] // 2
         scales = {"k_scale_cache": words[..., middle - 1], "v_scale_cache": words[..., -1]}
@@ -394,10 +429,10 @@ def vllm_us(call: Call, tokens: int, length: int) -> float | None:
             q=call.q, k=k, v=v, out=call.out, cu_seqlens_q=call.cu, max_seqlen_q=tokens,
             seqused_k=call.lengths, max_seqlen_k=length, softmax_scale=call.scale, causal=True,
             window_size=(-1, -1), block_table=call.table, softcap=0, q_descale=None,
-            k_descale=None, v_descale=None, seq_threshold_3D=threshold,
+            seq_threshold_3D=threshold,
             num_par_softmax_segments=16, softmax_segm_output=segments[0],
             softmax_segm_max=segments[1], softmax_segm_expsum=segments[2],
-            kv_quant_mode=KVQuantMode[modes[call.kind]], **scales,
+            kv_quant_mode=KVQuantMode[modes[call.kind]], **descales, **scales,
         )  # fmt: skip
 
     return median_us([run], repeats=3, graph=False)
@@ -416,9 +451,12 @@ def time_all() -> None:
     for kind, heads, kv_heads, dim, tokens in (
         ("int4", 24, 4, 256, (5, 1)),
         ("int8", 24, 4, 256, (5, 1)),
+        ("fp8", 24, 4, 256, (5, 1)),
         ("fp16", 24, 4, 256, (5, 1)),
         ("int4", 32, 8, 128, (5, 1)),
     ):
+        if kind not in kinds():
+            continue
         record = paged.content(kind, dim) * paged.DTYPES[kind].itemsize
         size = int(4.1 * 2**18 * kv_heads * record)
         pool = Pool(kind, heads, kv_heads, dim, min(size, memory // 4))
@@ -449,7 +487,7 @@ def time_all() -> None:
 
 def bits_all() -> None:
     """Run decoding, verification and an extension as often as a service does in some hours."""
-    for kind in ("int4", "int8", "fp16"):
+    for kind in kinds():
         for tokens in (1, 5, 64):
             name = f"{kind}, {tokens} tokens, {MANY} times"
             check_bits(name, make_case(kind, [tokens], [2052]), MANY)
@@ -458,7 +496,7 @@ def bits_all() -> None:
 
 def once_all() -> None:
     """Run each kernel once on small ragged inputs, for checking by another program."""
-    for kind in ("int4", "int8", "fp16"):
+    for kind in kinds():
         for dim in (256, 128):
             check_write(kind, dim)
             for tokens in ([1, 0, 1], [5, 3, 8], [17, 1, 40]):

@@ -64,20 +64,22 @@ class Prefill:
 
     def run(self, kernel: Callable[..., None], **options) -> None:
         kernel(
-            self.q,
-            self.k,
-            self.v,
-            self.g,
-            self.beta,
-            self.out,
-            self.cu,
-            self.state,
-            self.state,
-            None,
-            None,
-            scale=SCALE,
-            l2norm=False,
-            null_slot=-1,
+            launch.PrefillCall(
+                self.q,
+                self.k,
+                self.v,
+                self.g,
+                self.beta,
+                self.out,
+                self.cu,
+                self.state,
+                self.state,
+                None,
+                None,
+                scale=SCALE,
+                l2norm=False,
+                null_slot=-1,
+            ),
             **options,
         )
 
@@ -162,22 +164,24 @@ class Decode:
 
     def ours(self) -> None:
         launch.decode(
-            self.qkv,
-            self.a,
-            self.b,
-            self.out,
-            self.a_log,
-            self.dt_bias,
-            self.weight,
-            None,
-            self.conv,
-            self.state,
-            self.slots if self.t > 1 else self.slots[:, 0],
-            self.cu if self.t > 1 else None,
-            self.accepted,
-            self.counters,
-            SCALE,
-            self.n,
+            launch.DecodeCall(
+                self.qkv,
+                self.a,
+                self.b,
+                self.out,
+                self.a_log,
+                self.dt_bias,
+                self.weight,
+                None,
+                self.conv,
+                self.state,
+                self.slots if self.t > 1 else self.slots[:, 0],
+                self.cu if self.t > 1 else None,
+                self.accepted,
+                self.counters,
+                SCALE,
+                self.n,
+            )
         )
 
     def triton_recurrence(self) -> None:

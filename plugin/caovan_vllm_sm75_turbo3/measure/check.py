@@ -245,20 +245,22 @@ def carried_case(steps=50, length=37):
     for i in range(steps):
         rows = slice(i * length, (i + 1) * length)
         launch.prefill(
-            q[rows],
-            k[rows],
-            v[rows],
-            g[rows],
-            beta[rows],
-            out[rows],
-            cu,
-            state,
-            state,
-            slot,
-            torch.tensor([i > 0], device=DEVICE),
-            scale=dim**-0.5,
-            l2norm=False,
-            null_slot=0,
+            launch.PrefillCall(
+                q[rows],
+                k[rows],
+                v[rows],
+                g[rows],
+                beta[rows],
+                out[rows],
+                cu,
+                state,
+                state,
+                slot,
+                torch.tensor([i > 0], device=DEVICE),
+                scale=dim**-0.5,
+                l2norm=False,
+                null_slot=0,
+            )
         )
     want, final = oracle.prefill(
         q, k, v, g, beta, [0, total], [torch.zeros(heads, dim, dim, device=DEVICE)], dim**-0.5
@@ -340,22 +342,24 @@ def decode_case(
 
     def run():
         launch.decode(
-            qkv,
-            a,
-            b,
-            out,
-            a_log,
-            dt_bias,
-            weight,
-            conv_bias,
-            conv_state,
-            state,
-            slots if spec else slots[:, 0],
-            cu_seqlens if offsets else None,
-            accepted if spec and accepts else None,
-            _counters,
-            dim**-0.5,
-            n,
+            launch.DecodeCall(
+                qkv,
+                a,
+                b,
+                out,
+                a_log,
+                dt_bias,
+                weight,
+                conv_bias,
+                conv_state,
+                state,
+                slots if spec else slots[:, 0],
+                cu_seqlens if offsets else None,
+                accepted if spec and accepts else None,
+                _counters,
+                dim**-0.5,
+                n,
+            )
         )
 
     run_repeatedly(name, run, (out, state, conv_state), times)
@@ -409,20 +413,22 @@ def refusals() -> None:
     cu = torch.tensor([0, 4], device=DEVICE, dtype=torch.int32)
     try:
         launch.prefill(
-            x,
-            x,
-            x,
-            g,
-            g,
-            x.clone(),
-            cu,
-            None,
-            None,
-            None,
-            None,
-            scale=1.0,
-            l2norm=False,
-            null_slot=-1,
+            launch.PrefillCall(
+                x,
+                x,
+                x,
+                g,
+                g,
+                x.clone(),
+                cu,
+                None,
+                None,
+                None,
+                None,
+                scale=1.0,
+                l2norm=False,
+                null_slot=-1,
+            )
         )
         demand("head size 96", "was not refused", False)
     except launch.library.KernelError as error:

@@ -9,12 +9,21 @@ from __future__ import annotations
 import torch
 
 Tensor = torch.Tensor
-DTYPES = {"fp16": torch.float16, "int8": torch.int8, "int4": torch.uint8}
+DTYPES = {
+    "fp16": torch.float16,
+    "fp8": torch.float8_e4m3fn,
+    "int8": torch.int8,
+    "int4": torch.uint8,
+}
+FP8_SCALE = 0.03125
+"""Scale of an fp8 cache's keys and values here: a power of two, which adds no rounding."""
 
 
 def content(kind: str, dim: int) -> int:
     """Number of elements per token and head."""
-    return {"fp16": 2 * dim, "int8": 2 * (dim + 4), "int4": 2 * (dim // 2 + 4)}[kind]
+    return {"fp16": 2 * dim, "fp8": 2 * dim, "int8": 2 * (dim + 4), "int4": 2 * (dim // 2 + 4)}[
+        kind
+    ]
 
 
 def hadamard(dim: int, device: torch.device) -> Tensor:
@@ -30,16 +39,34 @@ def _round(x: Tensor) -> Tensor:
     return torch.where(x >= 0, (x + 0.5).floor(), (x - 0.5).ceil())
 
 
-def write(kind: str, x: Tensor, signs: Tensor) -> Tensor:
-    """Encode rows [..., D] as the bytes of K or V, half of a token's content."""
+def rotate(x: Tensor, signs: Tensor) -> Tensor:
+    """H(signs x) of rows [..., D] in float64, H without a factor."""
+    return (x.double() * signs.double()) @ hadamard(x.shape[-1], x.device)
+
+
+def unrotate(x: Tensor, signs: Tensor) -> Tensor:
+    """The inverse of `rotate`."""
+    dim = x.shape[-1]
+    return x.double() @ hadamard(dim, x.device) * signs.double() / dim
+
+
+def write(kind: str, x: Tensor, signs: Tensor | None) -> Tensor:
+    """Encode rows [..., D] as the bytes of K or V, half of a token's content.
+
+    `signs`: of the rotation of int4, as vLLM has it; None: without.
+    """
     if kind == "fp16":
         return x.half().contiguous().view(torch.uint8)
+    if kind == "fp8":
+        limit = torch.finfo(torch.float8_e4m3fn).max
+        scaled = (x.half().float() / FP8_SCALE).clamp(-limit, limit)
+        return scaled.to(torch.float8_e4m3fn).contiguous().view(torch.uint8)
     if kind == "int8":
         x = x.double()
         scale = (x.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-6).float()
         rows = _round(x / scale.double()).clamp(-128, 127).to(torch.int8)
         return torch.cat([rows.view(torch.uint8), scale.contiguous().view(torch.uint8)], -1)
-    x = (x.double() * signs.double()) @ hadamard(x.shape[-1], x.device)
+    x = x.double() if signs is None else rotate(x, signs)
     low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
     scale = ((high - low) / 15).clamp(min=1e-6).float()
     zero = _round(-low / scale.double()).clamp(0, 15)
@@ -49,19 +76,20 @@ def write(kind: str, x: Tensor, signs: Tensor) -> Tensor:
     return torch.cat([packed, bits.contiguous().view(torch.uint8)], -1)
 
 
-def read(kind: str, raw: Tensor, signs: Tensor) -> Tensor:
-    """Decode the bytes of half of a token's content to float64 [..., D]."""
+def read(kind: str, raw: Tensor, signs: Tensor | None) -> Tensor:
+    """Decode the bytes of half of a token's content to float64 [..., D]; `signs` as of `write`."""
     raw = raw.contiguous()
     if kind == "fp16":
         return raw.view(torch.float16).double()
+    if kind == "fp8":
+        return raw.view(torch.float8_e4m3fn).double() * FP8_SCALE
     rows, scale = raw[..., :-4], raw[..., -4:].contiguous()
     if kind == "int8":
         return rows.contiguous().view(torch.int8).double() * scale.view(torch.float32).double()
     bits = scale.view(torch.int32)
     values = torch.stack([rows & 15, rows >> 4], -1).flatten(-2).double() - (bits & 15).double()
     values = values * (bits & -16).view(torch.float32).double()
-    dim = values.shape[-1]
-    return values @ hadamard(dim, values.device) * signs.double() / dim
+    return values if signs is None else unrotate(values, signs)
 
 
 def attention(
@@ -83,10 +111,8 @@ def attention(
         if not tokens:
             continue
         pages = block_table[n, : -(-length // block_size)].long()
-        raw = cache[pages].transpose(1, 2).flatten(0, 1)[:length]  # [keys, Hkv, content]
-        k, v = (
-            read(kind, half, signs) for half in raw.contiguous().view(torch.uint8).chunk(2, dim=-1)
-        )
+        raw = cache.view(torch.uint8)[pages].transpose(1, 2).flatten(0, 1)[:length]
+        k, v = (read(kind, half, signs) for half in raw.chunk(2, dim=-1))  # [keys, Hkv, D]
         rows = q[cu[n] : cu[n + 1]].double().unflatten(1, (kv_heads, group))
         scores = torch.einsum("thgd,khd->htgk", rows, k) * scale
         seen = torch.arange(length, device=q.device) < (

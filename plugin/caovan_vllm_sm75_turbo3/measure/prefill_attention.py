@@ -23,7 +23,9 @@ from caovan_vllm_sm75_turbo3.measure.attention import (
     check,
     check_bits,
     failures,
+    kinds,
     make_case,
+    scales_of,
     vllm_us,
 )
 from caovan_vllm_sm75_turbo3.measure.timing import (
@@ -40,6 +42,7 @@ class Prefill(Call):
     def __post_init__(self) -> None:
         self.workspace = torch.empty(0, device=DEVICE)
         self.scale = self.q.shape[2] ** -0.5
+        self.scales = scales_of(self.kind)
         self.args = launch.attention_args(
             self.q,
             self.out,
@@ -50,6 +53,7 @@ class Prefill(Call):
             self.signs,
             max_tokens=self.max_tokens,
             scale=self.scale,
+            scales=self.scales,
         )
 
     def run(self) -> None:
@@ -63,7 +67,7 @@ def case(name: str, kind: str, tokens: list[int], lengths: list[int], **options)
 
 def check_all() -> None:
     print("relative and largest error; bounds", *attention.BOUNDS)
-    for kind in ("fp16", "int8", "int4"):
+    for kind in kinds():
         for dim in (256, 128):
             what = f"{kind} {dim}"
             case(f"{what}, one token alone", kind, [1], [1], dim=dim)
@@ -108,9 +112,12 @@ def time_all() -> None:
         ("fp16", 24, 4, 256),
         ("int4", 24, 4, 256),
         ("int8", 24, 4, 256),
+        ("fp8", 24, 4, 256),
         ("fp16", 32, 8, 128),
         ("int4", 32, 8, 128),
     ):
+        if kind not in kinds():
+            continue
         record = paged.content(kind, dim) * paged.DTYPES[kind].itemsize
         pool = Pool(kind, heads, kv_heads, dim, int(1.1 * 2**17 * kv_heads * record))
         for tokens, prefix in (
@@ -145,14 +152,14 @@ def time_all() -> None:
 
 
 def bits_all() -> None:
-    for kind in ("int4", "int8", "fp16"):
+    for kind in kinds():
         name = f"{kind}, 260 + 40 tokens, {MANY} times"
         check_bits(name, make_case(kind, [260, 40], [700, 40], into=Prefill), MANY)
         print(name, flush=True)
 
 
 def once_all() -> None:
-    for kind in ("int4", "int8", "fp16"):
+    for kind in kinds():
         for dim in (256, 128):
             make_case(kind, [70, 0, 33], [100, 9, 33], dim=dim, block_size=48, into=Prefill).run()
             torch.cuda.synchronize()

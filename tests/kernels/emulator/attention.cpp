@@ -34,7 +34,24 @@ static void hadamard_of(std::vector<double>& x) {
       }
 }
 
-// Write a row as vLLM 0.32 does; return what it stands for.
+// The fp8 e4m3 of a byte, by its definition.
+static double fp8(uint8_t byte) {
+  const int exponent = byte >> 3 & 15, mantissa = byte & 7;
+  const double size = exponent ? std::ldexp(8 + mantissa, exponent - 10) : std::ldexp(mantissa, -9);
+  return byte & 128 ? -size : size;
+}
+
+// The byte of the nearest fp8 e4m3 number, the even one of two.
+static uint8_t nearest_fp8(double x) {
+  int best = 0;
+  for (int byte = 1; byte < 127; ++byte) {
+    const double gain = std::abs(std::abs(x) - fp8(best)) - std::abs(std::abs(x) - fp8(byte));
+    if (gain > 0 || (gain == 0 && byte % 2 == 0)) best = byte;
+  }
+  return uint8_t(best | (std::signbit(x) ? 128 : 0));
+}
+
+// Write a row as vLLM 0.32 does; return what it stands for. `signs` are of int4, `scale_to` holds fp8's scale.
 static std::vector<double> write(const std::vector<double>& row, const Case& c, const float* signs, char* to, char* scale_to) {
   const int dim = int(row.size());
   std::vector<double> x = row;
@@ -44,6 +61,15 @@ static std::vector<double> write(const std::vector<double>& row, const Case& c, 
       const __half h = x[d];
       memcpy(to + 2 * d, &h, 2);
       x[d] = h;
+    }
+    return x;
+  }
+  if (c.format == kFp8) {
+    float scale;
+    memcpy(&scale, scale_to, 4);
+    for (int d = 0; d < dim; ++d) {
+      to[d] = char(nearest_fp8(float(__half(x[d])) / scale));
+      x[d] = scale * fp8(uint8_t(to[d]));
     }
     return x;
   }
@@ -136,8 +162,9 @@ static void launch(const Case& c, const caovan_attention_args& p) {
 
 static bool check(const Case& c) {
   const int n = int(c.tokens.size()), heads = c.group * c.kv_heads, dim = c.dim;
-  const int row_bytes = c.format == kInt4 ? dim / 2 : c.format == kInt8 ? dim : 2 * dim;
-  const int half = row_bytes + (c.format == kHalf ? 0 : 4), record = 2 * half;
+  const int row_bytes = c.format == kInt4 ? dim / 2 : c.format == kHalf ? 2 * dim : dim;
+  const int half = row_bytes + (c.format == kInt4 || c.format == kInt8 ? 4 : 0), record = 2 * half;
+  float scales[2] = {0.03f, 0.05f * c.value};  // of an fp8 cache
   int blocks = 2, most = 0;
   for (int k : c.keys) blocks += (k + c.block_size - 1) / c.block_size, most = std::max(most, k);
   const int pages = most / c.block_size + 2;
@@ -165,6 +192,7 @@ static bool check(const Case& c) {
   p.q = q.data(), p.out = out.data(), p.q_stride = q_stride, p.out_stride = out_stride;
   p.k = cache.data(), p.k_scale = cache.data() + row_bytes, p.v = cache.data() + half;
   p.v_scale = cache.data() + half + row_bytes;
+  if (c.format == kFp8) p.k_scale = &scales[0], p.v_scale = &scales[1];
   p.block_stride = block_stride, p.token_stride = token_stride, p.head_stride = record;
   p.block_table = table.data(), p.block_table_stride = pages, p.cu_seqlens = cu.data();
   p.kv_lengths = c.keys.data(), p.signs = signs.data();
@@ -178,8 +206,10 @@ static bool check(const Case& c) {
                    t % c.block_size * token_stride + h * record;
         std::vector<double> x(dim), y(dim);
         for (int d = 0; d < dim; ++d) x[d] = normal(), y[d] = normal() * c.value;
-        k.push_back(write(x, c, signs.data(), at, at + row_bytes));
-        v.push_back(write(y, c, signs.data(), at + half, at + half + row_bytes));
+        char* const one[2] = {reinterpret_cast<char*>(&scales[0]), reinterpret_cast<char*>(&scales[1])};
+        const bool fp8 = c.format == kFp8;
+        k.push_back(write(x, c, signs.data(), at, fp8 ? one[0] : at + row_bytes));
+        v.push_back(write(y, c, signs.data(), at + half, fp8 ? one[1] : at + half + row_bytes));
       }
       for (int i = 0; i < c.tokens[s]; ++i)
         for (int g = 0; g < c.group; ++g) {
@@ -202,6 +232,8 @@ static bool check(const Case& c) {
     launch<kInt4>(c, p);
   else if (c.format == kInt8)
     launch<kInt8>(c, p);
+  else if (c.format == kFp8)
+    launch<kFp8>(c, p);
   else
     launch<kHalf>(c, p);
 
@@ -230,8 +262,9 @@ template <int Format, int D>
 static bool check_write(const std::string& name) {
   Case c{};
   c.format = Format;
-  constexpr int kTokens = 7, kHeads = 3, kBlock = 16, kRow = Format == kInt4 ? D / 2 : Format == kInt8 ? D : 2 * D;
-  constexpr int kSide = kRow + (Format == kHalf ? 0 : 4), kRecord = 2 * kSide;
+  constexpr int kTokens = 7, kHeads = 3, kBlock = 16, kRow = Format == kInt4 ? D / 2 : Format == kHalf ? 2 * D : D;
+  constexpr int kSide = kRow + (Format == kInt4 || Format == kInt8 ? 4 : 0), kRecord = 2 * kSide;
+  float scales[2] = {0.02f, 0.5f};  // of an fp8 cache: saturated keys, subnormal values
   std::vector<float> signs(D);
   for (float& s : signs) s = chance() & 1 ? 1.f : -1.f;
   std::vector<__half> rows(2 * kTokens * kHeads * D);
@@ -243,6 +276,7 @@ static bool check_write(const std::string& name) {
   p.k = rows.data(), p.v = rows.data() + kTokens * kHeads * D, p.k_stride = p.v_stride = kHeads * D;
   p.k_cache = cache.data(), p.k_scale = cache.data() + kRow, p.v_cache = cache.data() + kSide;
   p.v_scale = cache.data() + kSide + kRow;
+  if (Format == kFp8) p.k_scale = &scales[0], p.v_scale = &scales[1];
   p.token_stride = kHeads * kRecord, p.head_stride = kRecord, p.block_stride = kBlock * kHeads * kRecord;
   p.slots = slots.data(), p.signs = signs.data();
   for (unsigned x = 0; x < (kTokens * kHeads * 2 + 3) / 4; ++x) {
@@ -255,19 +289,20 @@ static bool check_write(const std::string& name) {
         if (slots[t] < 0) continue;
         const __half* from = rows.data() + ((v * kTokens + t) * kHeads + h) * D;
         char* to = want.data() + (slots[t] * kHeads + h) * kRecord + v * kSide;
-        write(std::vector<double>(from, from + D), c, signs.data(), to, to + kRow);
+        char* const one = reinterpret_cast<char*>(&scales[v]);
+        write(std::vector<double>(from, from + D), c, signs.data(), to, Format == kFp8 ? one : to + kRow);
       }
   int other = 0;  // fp32 may round a tie, or a scale, the other way
   for (size_t i = 0; i < cache.size(); ++i) other += cache[i] != want[i];
-  const bool good = other <= (Format == kHalf ? 0 : kTokens * kHeads);
+  const bool good = other <= (Format == kInt4 || Format == kInt8 ? kTokens * kHeads : 0);
   std::printf("%s %s: %d bytes differ\n", good ? "pass" : "FAILED", name.c_str(), other);
   return good;
 }
 
 int main() {
   std::vector<Case> cases;
-  const char* names[] = {"fp16", "int8", "int4"};
-  for (int format : {kInt4, kInt8, kHalf})
+  const char* names[] = {"fp16", "int8", "int4", "fp8"};
+  for (int format : {kInt4, kInt8, kHalf, kFp8})
     for (int dim : {256, 128}) {
       const std::string what = std::string(names[format]) + " " + std::to_string(dim);
       cases.push_back({what + ", 5 tokens of 6 heads, 3 segments", format, dim, 6, 2, 16, 3, {5}, {131}});
@@ -283,7 +318,10 @@ int main() {
   cases.push_back({"int4 256, extension of 17 tokens of 6 heads, 5 segments", kInt4, 256, 6, 1, 48, 5, {17}, {130}});
   cases.push_back({"int8 128, extensions, one whose keys are all new", kInt8, 128, 4, 1, 16, 3, {40, 1, 21}, {75, 9, 21}});
   cases.push_back({"fp16 256, extension over more tiles than it has tokens in one", kHalf, 256, 6, 1, 16, 4, {33}, {66}});
-  for (int format : {kInt4, kInt8, kHalf})
+  cases.push_back({"fp8, sharp scores, large values", kFp8, 128, 4, 1, 16, 2, {2}, {100}, 8, 3000});
+  cases.push_back({"fp8, ragged, an idle sequence", kFp8, 256, 6, 1, 48, 3, {5, 1, 0, 3}, {49, 17, 9, 3}});
+  cases.push_back({"fp8 128, extension of 33 tokens", kFp8, 128, 4, 1, 16, 4, {33}, {66}});
+  for (int format : {kInt4, kInt8, kHalf, kFp8})
     for (int dim : {256, 128}) {
       const std::string what = std::string("prefill ") + names[format] + " " + std::to_string(dim);
       cases.push_back({what + ", 45 tokens of 6 heads behind 100", format, dim, 6, 1, 16, 0, {45}, {145}});
@@ -298,5 +336,6 @@ int main() {
   good &= check_write<kHalf, 256>("write fp16 256") & check_write<kInt8, 256>("write int8 256");
   good &= check_write<kInt4, 256>("write int4 256") & check_write<kInt4, 128>("write int4 128");
   good &= check_write<kInt8, 128>("write int8 128") & check_write<kHalf, 128>("write fp16 128");
+  good &= check_write<kFp8, 128>("write fp8 128") & check_write<kFp8, 256>("write fp8 256");
   return !good;
 }

@@ -20,6 +20,9 @@ extern dim3 threadIdx, blockIdx, gridDim;
 struct float4 {
   float x, y, z, w;
 };
+struct uint2 {
+  uint32_t x, y;
+};
 struct uint4 {
   uint32_t x, y, z, w;
 };

@@ -21,33 +21,56 @@ OWN_PROCESSES = r"APIServer|EngineCore|StageEngineCore|Worker(?!Dict)|VllmWorker
 """vLLM's names for its processes: they stay, those of Ray's actors around them go."""
 _DAY = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+-]{0,20}Z?"
 _UNIT = r"(?:[^\s:]{1,100} )?[\w@.:/-]{1,100}\[\d{1,10}\]: "
-_PREFIX = re.compile(
-    rf"(?:(?:\w{{3}}|\d{{1,2}}月) [ \d]\d \d\d:\d\d:\d\d|\[ {{0,12}}\d{{1,12}}\.\d{{1,9}}\]"
-    rf"|{_DAY}) {_UNIT}|\w{{3}} [ \d]\d \d\d:\d\d:\d\d [^\s:]{{1,100}} [a-z][\w.-]{{1,60}}: (?=\S)"
-    r"|\[[\w-]{1,40} std(?:out|err)\] "
-    r"|[\w.@-]{1,100} {1,40}\| |\[pod/[\w./-]{1,300}\] "
-    rf"|{_DAY} - [\w.]{{1,60}} - [A-Z]{{4,8}} - "
-    rf"|{_DAY} (?:[+-]\d\d:?\d\d (?:[A-Z]{{2,5}} )?)?(?:\| |std(?:out|err) [FP] )?"
-    rf"|{_DAY}(?=time=\d|\d{{4}}/\d\d/\d\d |\[GIN\] )"
-    rf"|\[{_DAY}\] (?=(?!SIG)[A-Z]{{4,8}} |\(\w|Traceback| {{2}}File)"
-    r"|app\[\w{8,20}\] \w{2,4} \[\w{3,8}\] "
-    r"|\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] "
-    rf"|\[{_DAY}\] \[\w{{1,10}}\] \[[\w-]{{1,30}}\] (?:[\w.]{{1,20}}: )?"
-    r"|[\w.-]{1,100} [\w@.-]{1,100}\[\d{1,10}\]: (?=\S)"
-    r"|(?:#\d{1,4} )?\d{1,5}\.\d{2,3} (?=[\S ])"  # docker build: seconds since the step began
-    r"|\d{1,4}: (?=[(\[A-Z]|ggml_|llama_|time=|level=)|\d{1,3}\|[\w.@-]{1,60} {1,40}\| "
-    r"|\[\w{1,60}\.py:\d{1,6}\] |\[\d{1,10}\] |\[rank\d{1,4}\]: ?(?=[IWEF]\d{4} )"
-    r"|\[rank\d{1,4}\]: |> (?=\S| {2,12}File )|[│|] "
-    r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{3,9} {1,4}\d{1,10} "
-    r"\S{1,200}:\d{1,6}\] (?:\[\d{1,6}/\d{1,6}\] )?"
-    r"|[\w.-]{5,100} [\w.-]{1,60} (?=\(\w{1,40} pid=\d)"
-    rf"|\((?!{OWN_PROCESSES})[\w:.-]{{1,80}} pid=\d{{1,10}}(?:, ip=[\d.]{{1,45}})?\) ?"
-    r"|\"(?:message|msg|log)\": ?\"(?=\S)"
-    r"| {1,3}(?=\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
-    r"|E (?=\w{1,60}: )|\* (?=\w{1,60}Error: )"
-    r"| {1,8}(?=(?:[\w.]{1,80}(?:Error|Exception)|error): )| {1,4}\| (?=\S)"
-    r"| {1,4}\|(?= {2,12}File )"
-)
+_PREFIXES = {
+    "syslog, the kernel's ring buffer, journalctl": (
+        rf"(?:(?:\w{{3}}|\d{{1,2}}月) [ \d]\d \d\d:\d\d:\d\d|\[ {{0,12}}\d{{1,12}}\.\d{{1,9}}\]"
+        rf"|{_DAY}) {_UNIT}"
+    ),
+    "syslog without a process id": (
+        r"\w{3} [ \d]\d \d\d:\d\d:\d\d [^\s:]{1,100} [a-z][\w.-]{1,60}: (?=\S)"
+    ),
+    "a named stream": r"\[[\w-]{1,40} std(?:out|err)\] ",
+    "docker compose": r"[\w.@-]{1,100} {1,40}\| ",
+    "kubectl logs --prefix": r"\[pod/[\w./-]{1,300}\] ",
+    "Python's logging": rf"{_DAY} - [\w.]{{1,60}} - [A-Z]{{4,8}} - ",
+    "a time, perhaps with a zone or a container's stream": (
+        rf"{_DAY} (?:[+-]\d\d:?\d\d (?:[A-Z]{{2,5}} )?)?(?:\| |std(?:out|err) [FP] )?"
+    ),
+    "a time glued to Ollama's": rf"{_DAY}(?=time=\d|\d{{4}}/\d\d/\d\d |\[GIN\] )",
+    "a time in brackets": (rf"\[{_DAY}\] (?=(?!SIG)[A-Z]{{4,8}} |\(\w|Traceback| {{2}}File)"),
+    "Fly.io": r"app\[\w{8,20}\] \w{2,4} \[\w{3,8}\] ",
+    "dmesg -T": r"\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] ",
+    "a time, a level and a source in brackets": (
+        rf"\[{_DAY}\] \[\w{{1,10}}\] \[[\w-]{{1,30}}\] (?:[\w.]{{1,20}}: )?"
+    ),
+    "journalctl without a time": r"[\w.-]{1,100} [\w@.-]{1,100}\[\d{1,10}\]: (?=\S)",
+    "docker build, seconds since the step began": (r"(?:#\d{1,4} )?\d{1,5}\.\d{2,3} (?=[\S ])"),
+    "a number of the line": r"\d{1,4}: (?=[(\[A-Z]|ggml_|llama_|time=|level=)",
+    "pm2": r"\d{1,3}\|[\w.@-]{1,60} {1,40}\| ",
+    "a Python file": r"\[\w{1,60}\.py:\d{1,6}\] ",
+    "a process id": r"\[\d{1,10}\] ",
+    "torchrun before glog": r"\[rank\d{1,4}\]: ?(?=[IWEF]\d{4} )",
+    "torchrun": r"\[rank\d{1,4}\]: ",
+    "a quotation": r"> (?=\S| {2,12}File )",
+    "a terminal's border": r"[│|] ",
+    "glog": (
+        r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{3,9} {1,4}\d{1,10} "
+        r"\S{1,200}:\d{1,6}\] (?:\[\d{1,6}/\d{1,6}\] )?"
+    ),
+    "a host and a program before a process": r"[\w.-]{5,100} [\w.-]{1,60} (?=\(\w{1,40} pid=\d)",
+    "an actor of Ray": (
+        rf"\((?!{OWN_PROCESSES})[\w:.-]{{1,80}} pid=\d{{1,10}}(?:, ip=[\d.]{{1,45}})?\) ?"
+    ),
+    "JSON": r"\"(?:message|msg|log)\": ?\"(?=\S)",
+    "spaces before a time": r" {1,3}(?=\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)",
+    "pytest": r"E (?=\w{1,60}: )",
+    "a list": r"\* (?=\w{1,60}Error: )",
+    "spaces before an error": r" {1,8}(?=(?:[\w.]{1,80}(?:Error|Exception)|error): )",
+    "an exception group": r" {1,4}\| (?=\S)",
+    "a frame of an exception group": r" {1,4}\|(?= {2,12}File )",
+}
+"""What other programs put before a line, by who does."""
+_PREFIX = re.compile("|".join(_PREFIXES.values()))
 _LOGGER = re.compile(
     r"\[?\d{4}-(?P<day>\d\d-\d\d)[T ](?P<time>\d\d:\d\d:\d\d)[\d.,:+-]{0,20}Z?\]?(?:"
     r" - (?P<a>vllm\.[\w.]{1,100}) - (?P<la>[A-Z]{4,8}) - "

@@ -11,7 +11,10 @@ from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.flags.table import KINDS
 from caovand.engines.vllm.healing.rungs import RUNGS
 
-_CRASH = ("piecewise", "mtp-safe", "attention-own", "half-head", "plugin-off", "mtp-off", "eager")
+_CRASH = (
+    "piecewise", "mtp-safe", "attention-own", "half-drafter", "half-head", "plugin-off", "mtp-off",
+    "eager",
+)  # fmt: skip
 _JIT = ("sampler-plain", "experts", "gdn", "attention", "eager")
 _PEAK = ("batch", "sequences", "mtp", "replicas-off", "offload")
 
@@ -37,7 +40,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("illegal-access", ANY): _CRASH,
     ("launch-failure", ANY): _CRASH,
     ("launch-failure", "capture"): (
-        "piecewise", "eager", "attention-own", "half-head", "plugin-off", "mtp-off",
+        "piecewise", "eager", "attention-own", "half-drafter", "half-head", "plugin-off", "mtp-off",
     ),
     ("collective-timeout", ANY): ("p2p-off", "all-reduce-off", "replicas-off", "eager"),
     ("collective-timeout", "capture"): ("all-reduce-off", "p2p-off", "replicas-off", "eager"),
@@ -69,7 +72,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("start-stall", "compile"): ("compile-threads", "fresh-cache", "eager"),
     ("start-stall", "capture"): ("all-reduce-off", "piecewise", "eager"),
     ("hang", ANY): (*_CRASH[:-1], "p2p-off", "all-reduce-off", "replicas-off", *_CRASH[-1:]),
-    ("draft-collapse", ANY): ("piecewise", "mtp-off"),
+    ("draft-collapse", ANY): ("half-drafter", "piecewise", "mtp-off"),
     ("answers-changed", ANY): (
         *_CRASH[:-1], "prefix-caching-off", "all-reduce-off", "p2p-off", *_CRASH[-1:],
     ),

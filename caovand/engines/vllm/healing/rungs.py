@@ -7,7 +7,13 @@ All steps go in one direction, so every rung runs out of steps, and so does the 
 from __future__ import annotations
 
 from caovand.core.healing.rung import Rung
-from caovand.engines.vllm.flags.spelling import LM_HEAD, MARLIN_INPUT, PLUGINS, SPECULATION
+from caovand.engines.vllm.flags.spelling import (
+    DRAFTER,
+    LM_HEAD,
+    MARLIN_INPUT,
+    PLUGINS,
+    SPECULATION,
+)
 from caovand.engines.vllm.healing import sizes, switches
 from caovand.engines.vllm.planning.environment import ATTENTION, THREADS
 
@@ -48,7 +54,9 @@ RUNGS: tuple[Rung, ...] = (
     Rung("half", "compute in float16", "dtype", ("dtype",), switches.half),
     Rung("half-input", "multiply weights by half-precision activations", "activations",
          (MARLIN_INPUT,), switches.half_input),
-    Rung("half-head", "keep the lm_head in 16 bits", "lm_head", (LM_HEAD,), switches.half_head),
+    Rung("half-drafter", "keep the MTP layer in 16 bits", "", (DRAFTER,), switches.half_drafter),
+    Rung("half-head", "keep the lm_head in 16 bits", "lm_head", (LM_HEAD, DRAFTER),
+         switches.half_head),
     Rung("attention", "use another attention backend", "",
          ("attention_backend", "attention_config"), switches.attention),
     Rung("experts", "compute experts without FlashInfer", "", switches.EXPERTS, switches.experts),

@@ -96,10 +96,18 @@ def half_input(plan: Plan, finding: Finding) -> RungStep | None:
     return RungStep(env={MARLIN_INPUT: None}, change="int8 activations -> half")
 
 
+def half_drafter(plan: Plan, finding: Finding) -> RungStep | None:
+    """Switch to a 16-bit MTP layer, whose drafts may be accepted more often."""
+    if DRAFTER not in plan.env or plan.env[DRAFTER].value != INT8:
+        return None
+    return RungStep(env={DRAFTER: None}, change="int8 MTP layer -> half")
+
+
 def half_head(plan: Plan, finding: Finding) -> RungStep | None:
-    """Switch to a 16-bit lm_head if logits are at fault."""
+    """Switch to a 16-bit lm_head, and an MTP layer with it, if logits are at fault."""
     now = plan.env[LM_HEAD].value if LM_HEAD in plan.env else None
-    return RungStep(env={LM_HEAD: None}, change="int8 lm_head -> half") if now == INT8 else None
+    env: dict[str, str | None] = {name: None for name in (LM_HEAD, DRAFTER) if name in plan.env}
+    return RungStep(env=env, change="int8 lm_head -> half") if now == INT8 else None
 
 
 _BEFORE_TURING = re.compile(r"has compute capability [67]\.[0-4]\b|\bsm(?:6\d|7[0-4])\b")

@@ -28,6 +28,9 @@ FIXED_MIB, FIXED_SHARE = 752, 1 / 20
 vLLM takes its share of what CUDA sees, 279 MiB less than 11 GB: with 752 MiB more, half of a
 hybrid's cache stayed empty there. A 20th holds the CUDA context, which takes STARTUP_MIB.
 """
+DRAFT_MIB = 128
+"""The most that a draft may take. Each is one more row of logits for its sequence, of which the
+profiled step has one; a published start with 4 drafts was content with this for all sequences."""
 LARGE_CARD_MIB = 70 * 1024
 SAMPLED_WORDS = 248_320
 SEQUENCE_MIB, MANY_SEQUENCES, LATER_SEQUENCE_MIB = 8, 256, 2
@@ -249,7 +252,7 @@ def reserve(candidate: Candidate, context: int | None = None, total_mib: float =
     return Reserve(
         min(FIXED_MIB, total_mib * FIXED_SHARE),
         (0 if candidate.kernels.sm75_attention else length) * 4 / 1024,
-        candidate.mtp * 128,
+        candidate.mtp * min(_sampling_mib(candidate), DRAFT_MIB),
         candidate.batch_tokens * 48 / 1024,
         256 * log2(candidate.tensor_parallel),
         _sampling_mib(candidate),

@@ -27,6 +27,7 @@ from caovand.engines.vllm.flags.spelling import is_left_to_vllm
 from caovand.engines.vllm.memory import shards
 from caovand.engines.vllm.memory.candidate import Candidate, free_share, utilization, visible_mib
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT, layout_for
+from caovand.engines.vllm.memory.load_peak import lacking_to_load_gib, why_not_loaded
 from caovand.engines.vllm.memory.settings import (
     candidate_of_plan,
     cards_by_node,
@@ -129,10 +130,10 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
         # vLLM allocates as many blocks as are set; with bytes set it ignores the utilization.
         used_fits = all(_used_mib(stage, available) <= _smallest_mib(stage.gpus) for stage in every)
         room = used_fits and (room or candidate.kv_bytes is not None)
-    states = lacks_states(model, candidate, gpus)
+    lack = lacks_states(model, candidate, gpus) or why_not_loaded(every)
     smallest = min((gpu.total_mib for gpu in gpus), default=0)
     return MemoryEstimate(
-        fits=room and candidate.context <= longest and not states,
+        fits=room and candidate.context <= longest and not lack,
         gpu_memory_utilization=candidate.utilization if gpus else None,
         weights_mib=weights_bytes(fullest.model, fullest.candidate) / MIB,
         kv_mib=available / fullest.scale / MIB,
@@ -142,7 +143,7 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
         concurrency=blocks.concurrency(int(available), candidate.context),
         reserve_mib=smallest * (1 - candidate.utilization) if gpus else 0.0,
         parts=parts_of(fullest, available),
-        lack=states,
+        lack=lack,
     )
 
 
@@ -189,6 +190,9 @@ def longest_context(
     """The longest context that fits with this share, or with the one that AutoMem chooses; 0 for
     none."""
     limit, blocks = model.max_model_len, layout_for(model, candidate)
+    every = stages_of(model, candidate, gpus)
+    if lacking_to_load_gib(every):
+        return 0
     if share is not None:
         room = room_for_context(model, candidate.but(utilization=share), gpus)
         longest = blocks.longest(int(room), limit)
@@ -198,7 +202,7 @@ def longest_context(
         model.mla or model.tower or candidate.kv_dtype in TURBOQUANT
     )  # more of a step's memory with more context
     cache_is_set = candidate.kv_blocks is not None or candidate.kv_bytes is not None
-    rooms = [(_Spent.on(stage), stage.scale) for stage in stages_of(model, candidate, gpus)]
+    rooms = [(_Spent.on(stage), stage.scale) for stage in every]
 
     def fits(context: int) -> bool:
         share = utilization(candidate, gpus, context)
@@ -259,7 +263,8 @@ def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> 
     if candidate.kv_blocks is not None:
         return max((needed - kv_bytes(model, candidate, gpus)) / GIB, 0.0)
     each = stages_of(model, candidate, gpus)
-    return max(*((needed / stage.scale - left_bytes(stage)) / GIB for stage in each), 0.0)
+    lacking = max((needed / stage.scale - left_bytes(stage)) / GIB for stage in each)
+    return max(lacking, lacking_to_load_gib(each))
 
 
 def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:

@@ -94,8 +94,8 @@ def candidate_of(
     level = values.get("optimization_level")
     captured, compiles = graph_mode(compiled, level), steps.compiles(compiled, level)
     head = env.get(LM_HEAD) == INT8 and engine.lm_head == "pass"
-    layer = engine.lm_head == "pass" and model.model_type.startswith(PLUGGED_DRAFTER)
-    layer = layer and model.drafter is None
+    # The plugin reaches the drafter through the head that it shares.
+    layer = head and model.model_type.startswith(PLUGGED_DRAFTER) and model.drafter is None
     drafted = str(env.get(DRAFT_VOCABULARY))
     activation = element_bytes(model.dtype if dtype == "auto" else dtype)
     return Candidate(
@@ -124,7 +124,7 @@ def candidate_of(
         rounds_input=env.get(MARLIN_INPUT) == INT8,
         rounds_head=head,
         rounds_drafter=layer and env.get(DRAFTER) == INT8,
-        draft_vocabulary=int(drafted) if head and layer and drafted.isdecimal() else 0,
+        draft_vocabulary=int(drafted) if layer and drafted.isdecimal() else 0,
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
         whole_experts=bool(values.get(EXPERT_PARALLEL)),
         replicas=replicas(values),

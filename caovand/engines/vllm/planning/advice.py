@@ -35,7 +35,7 @@ from caovand.engines.vllm.planning.devices import (
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, offloaded_gib
 from caovand.engines.vllm.planning.request import VllmRequest, refuse_crawling
 from caovand.engines.vllm.sizing.choice import CONTEXT_STEP, OFFLOAD_MARGIN_GIB, longest_to_the_brim
-from caovand.engines.vllm.sizing.pace import step_cost
+from caovand.engines.vllm.sizing.offloading import step_cost
 
 MAX_CARDS = 64
 SMALLER = (
@@ -44,7 +44,10 @@ SMALLER = (
 )
 """Quantised variants of a checkpoint: the usual suffixes of their names, the bits of a weight,
 including its part of the scales, the stored type, and the most weights that share a scale."""
-PRECISION = re.compile(r"[-_](fp8|bf16|fp16|f16|bfloat16)$", re.IGNORECASE)
+PRECISION = re.compile(
+    r"[-_](fp8([-_](dynamic|block))?|bf16|fp16|f16|bfloat16|w8a8|int8)$", re.IGNORECASE
+)
+"""The end of a checkpoint's name that says how its weights are stored; another one's differs."""
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,19 @@
-"""Rules for the capacity: context, sequences, tokens of a step, images, size of the cache."""
+"""Rules for the capacity: context, sequences, tokens of a step, size of the cache."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import ceil
 
-from caovand.core.checkpoint.vision import MAX_PIXELS
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.units import GIB, MIB
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
 from caovand.engines.vllm.machine.attention import attends_as_encoder
-from caovand.engines.vllm.machine.capabilities import is_fp8
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import KEPT_MIB, KEPT_SHARE, kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
-from caovand.engines.vllm.memory.towers import encoding_bytes, video_tokens
 from caovand.engines.vllm.planning.fit import asked_candidate
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, chosen_by_policy, policy, user
-from caovand.engines.vllm.planning.precision import tower_breaks_tiles
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 from caovand.engines.vllm.sizing.search import (
     LEAN_BATCH,
     PASSAGE,
@@ -130,6 +125,8 @@ def _differing(candidate: Candidate, other: Candidate) -> str:
         differences.append(
             f"a cache in {'16 bits' if other.kv_dtype == 'auto' else other.kv_dtype}"
         )
+    if candidate.rounds_head != other.rounds_head:
+        differences.append(f"an lm_head in {'8' if other.rounds_head else '16'} bits")
     if candidate.vision != other.vision:
         differences.append("the vision tower" if other.vision else "text alone")
     elif candidate.videos != other.videos:
@@ -260,94 +257,3 @@ def _cache_bytes_on_cards(partial: PartialPlan) -> Setting | None:
         f"vLLM would leave it {max(cold, 0) / GIB:.2f} GiB at the first start, where compiling "
         f"uses memory that no later step needs; {ours / GIB:.2f} GiB fit",
     )
-
-
-LIMITS, PROCESSOR = "limit_mm_per_prompt", "mm_processor_kwargs"
-SMALLER_TOKENS = 5120
-"""The tokens of the largest image where memory is short: four million pixels for Qwen2.5-VL, a page
-of text at 200 dots per inch. Encoding it takes less than a step of text."""
-
-
-def language_model_only(partial: PartialPlan) -> Setting | None:
-    typed = partial.config.model.text_only
-    if not partial.model.vision:
-        return None
-    if typed is not None:
-        return user(typed, "[model] text_only")
-    if partial.model.weights and not partial.model.size("vision"):
-        return policy(True, "the model's folder contains no vision-tower weights")
-    if partial.choice and not partial.why_unmodelled and not partial.choice.candidate.vision:
-        if tower_breaks_tiles(partial):
-            return policy(
-                True,
-                f"vLLM {partial.engine.version} cannot quantise the vision tower while it loads: "
-                "its rows are not a multiple of Marlin's tiles",
-            )
-        return policy(True, "with the vision tower loaded the context would be cut short")
-    return None
-
-
-def limit_mm_per_prompt(partial: PartialPlan) -> Setting | None:
-    """Without videos where vLLM's start would encode one as long as the context."""
-    choice, tower = partial.choice, partial.model.tower
-    if not choice or not tower or partial.why_unmodelled or choice.candidate.videos:
-        return None
-    with_videos = choice.candidate.but(videos=True, pixels=0)
-    tokens = video_tokens(tower, with_videos.context)
-    gib = encoding_bytes(partial.model, with_videos) / GIB
-    size = (
-        f"{tokens} tokens of this context need {gib:.1f} GiB on each card, which the cache gets "
-        "instead"
-    )
-    if tokens <= tower.image_tokens:
-        size = "it needs as much as the largest image"
-    return policy(
-        {"video": 0},
-        f"vLLM encodes the longest video before it allocates the cache: {size}; images stay",
-    )
-
-
-def mm_processor_kwargs(partial: PartialPlan) -> Setting | None:
-    """Smaller images where encoding the largest takes more than everything else in a step."""
-    choice, tower = partial.choice, partial.model.tower
-    if not choice or not tower or partial.why_unmodelled or not choice.candidate.pixels:
-        return None
-    whole = choice.candidate.but(pixels=0)
-    gib = encoding_bytes(partial.model, whole) / GIB
-    return policy(
-        {MAX_PIXELS: choice.candidate.pixels},
-        "vLLM encodes the largest image before it allocates the cache: one of "
-        f"{tower.image_tokens} tokens needs {gib:.1f} GiB on each card; larger images are scaled "
-        f"down to {SMALLER_TOKENS} tokens",
-    )
-
-
-def smaller_inputs(partial: PartialPlan, base: Candidate) -> Iterator[Candidate]:
-    """This base without videos, and with smaller images, where the start takes memory by their size
-    and nobody limits them."""
-    tower, verbatim = partial.model.tower, partial.verbatim
-    if tower is None or not base.vision:
-        return
-    if LIMITS not in verbatim:
-        base = base.but(videos=False)
-        yield base
-    if PROCESSOR not in verbatim and tower.token_pixels and tower.image_tokens > SMALLER_TOKENS:
-        yield base.but(pixels=SMALLER_TOKENS * tower.token_pixels)
-
-
-def text_only_may_help(partial: PartialPlan) -> bool:
-    return "language_model_only" not in partial.verbatim and partial.config.model.text_only is None
-
-
-def vision_warnings(partial: PartialPlan) -> list[str]:
-    """A warning if the policy leaves the vision tower out, with what would bring images back."""
-    setting = partial.settings.get("language_model_only")
-    ours = chosen_by_policy(partial, "language_model_only")
-    if not ours or not setting or not partial.model.size("vision"):
-        return []
-    model = partial.model
-    fewer = model.quantization is None or is_fp8(model, "")  # no common checkpoint has under 4 bits
-    smaller = "use a checkpoint quantised to fewer bits, or " if fewer else ""
-    return [
-        f"images are off: {setting.reason}; to serve them {smaller}set [model] text_only = false"
-    ]

@@ -16,6 +16,9 @@ from caovand.core.problem import Problem
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import PLUGIN, PLUGINS
 from caovand.engines.vllm.machine.ranks import PIPELINE, TENSOR
+from caovand.engines.vllm.memory.load_peak import lacking_to_load_gib
+from caovand.engines.vllm.memory.shards import stages_of
+from caovand.engines.vllm.planning.fit import asked_candidate
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
 
 METHOD = "dflash"
@@ -38,6 +41,12 @@ def config_for(partial: PartialPlan, drafter: Drafter, setting: Setting, depth: 
         raise Unplannable(str(problem))
     config = {"method": METHOD, "model": drafter.path, "num_speculative_tokens": depth}
     return Setting(config, setting.origin, setting.reason)
+
+
+def cannot_be_loaded(partial: PartialPlan) -> bool:
+    """Whether the cards have no room for what vLLM loads with a drafter and then drops."""
+    asked = asked_candidate(partial)
+    return lacking_to_load_gib(stages_of(partial.model, asked, partial.cards)) > 0
 
 
 def unused_warnings(partial: PartialPlan) -> Iterator[str]:

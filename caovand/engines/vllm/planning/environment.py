@@ -9,7 +9,7 @@ from caovand.core.facts.inventory import device_name
 from caovand.core.plan import Plan, Setting
 from caovand.engines.common.speeds import all_linked
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.flags.spelling import LM_HEAD, MARLIN_INPUT
+from caovand.engines.vllm.flags.spelling import DRAFTER, LM_HEAD, MARLIN_INPUT
 from caovand.engines.vllm.kernels import compilers
 from caovand.engines.vllm.machine.attention import NO_NVCC
 from caovand.engines.vllm.machine.capabilities import (
@@ -22,7 +22,7 @@ from caovand.engines.vllm.memory.settings import gpus_of
 from caovand.engines.vllm.memory.shards import PARTITION, pinned_gib
 from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.drafters import plugin_keeps_states
-from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
+from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD, int8_drafter
 from caovand.engines.vllm.planning.parallel import layer_partition
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, offloaded_gib, policy, user
 from caovand.engines.vllm.planning.precision import cannot_build
@@ -320,6 +320,7 @@ RULES: tuple[tuple[str, Callable[[PartialPlan], Setting | None]], ...] = (
     (PARTITION, layer_partition),
     (MARLIN_INPUT, ACTIVATIONS.setting),
     (LM_HEAD, HEAD.setting),
+    (DRAFTER, int8_drafter),
     (SAMPLER, sampler),
     ("CUDA_HOME", own_toolkit),
 )

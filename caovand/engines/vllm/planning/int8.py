@@ -8,10 +8,13 @@ half wherever int8 may run: its bound is an error of 1 % a layer, a tenth of wha
 weights, and where one channel in 500 stands out, as in real models, int8 activations err by 9 to
 12 % (csrc/NOTEBOOK.md).
 
-The lm_head: int8 on SM75 with caovan's kernels, and only if it is configured. Each row of the
+The lm_head: int8 on SM75 with caovan's kernels, if it is configured or, for weights in 4 bits, if
+the plan is worth more so (`CandidatePace`); never by the policy in mode stable. Each row of the
 vocabulary has a scale, so that a logit moves by 0.9 % of a row's deviation with normal weights and
 by up to 7 % with columns that stand out (csrc/NOTEBOOK.md): less than a layer of 4-bit weights
 moves its output, but no real model was measured.
+
+An int8 MTP layer comes with an int8 head: drafts are verified, so that it changes no answer.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from caovand.core.facts.inventory import ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.tensors import FLOATS
-from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT
-from caovand.engines.vllm.machine.capabilities import HOPPER, TURING, first_of, first_outside
+from caovand.engines.vllm.flags.spelling import DRAFTER, INT8, LM_HEAD, MARLIN_INPUT
+from caovand.engines.vllm.machine.capabilities import HALF, HOPPER, TURING, first_of, first_outside
+from caovand.engines.vllm.memory.shards import BYTES_EACH
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 from caovand.engines.vllm.planning.precision import allows_kernels
 
@@ -40,8 +44,9 @@ class Int8Goal:
     """A key of [policy] that `variable` carries to the engine; [engine] env wins over it.
 
     `find_refusal` yields the fact and the remedy, if int8 cannot run here. `gain` completes the
-    reason for int8, `why_half` is the reason against it where the operator leaves the choice.
-    `spelled` are values of the variable that the key spells otherwise.
+    reason for int8, `why_half` is the reason against it where the operator leaves the choice, and
+    `why_int8` the one for it if the policy `tried` it and it is worth more. `spelled` are values of
+    the variable that the key spells otherwise.
     """
 
     key: str
@@ -50,6 +55,8 @@ class Int8Goal:
     find_refusal: Callable[[PartialPlan], tuple[str, str] | None]
     why_half: Callable[[PartialPlan], str]
     gain: Callable[[PartialPlan], str] = lambda partial: ""
+    tried: Callable[[PartialPlan], bool] = lambda partial: False
+    why_int8: Callable[[PartialPlan], str] = lambda partial: ""
     spelled: Mapping[str, str] = field(default_factory=dict)
 
     def setting(self, partial: PartialPlan) -> Setting | None:
@@ -60,6 +67,8 @@ class Int8Goal:
         problem = self._refusal(partial)
         if typed == INT8 and problem:
             raise Unplannable(str(problem))
+        if self.tried(partial):
+            return policy(INT8, self.why_int8(partial))
         if typed:  # a goal that the ladder may give up, unlike a value of [engine] env
             value, gain = (INT8, self.gain(partial)) if typed == INT8 else (None, "")
             return policy(value, f"[policy] {self.key} is {typed}{gain}")
@@ -229,5 +238,38 @@ HEAD = Int8Goal(
         "which was not measured on real models"
     ),
     gain=lambda partial: f": {_saved(partial)}",
+    tried=lambda partial: partial.trial.int8_head,
+    why_int8=lambda partial: (
+        f"{_saved(partial)}; logits move by 1 to 7 %, less than what a layer of 4-bit weights moves"
+        ' by, but no real model was measured: [policy] lm_head = "half" keeps 16 bits'
+    ),
     spelled={"off": "half"},
 )
+
+
+def may_round_head(partial: PartialPlan) -> bool:
+    """Whether the policy may try an int8 head: of weights that somebody rounded to 4 bits already,
+    computing in float16, which the kernel takes."""
+    free = not partial.config.policy.lm_head and LM_HEAD not in dict(partial.config.engine.env)
+    stored = partial.model.quantization
+    rounded = stored not in BYTES_EACH and partial.value("dtype") in HALF
+    free = (
+        free
+        and LM_HEAD not in partial.dropped_variables
+        and partial.mode != "stable"
+        and not partial.pinned("lm_head")
+    )
+    return free and rounded and HEAD.find_refusal(partial) is None
+
+
+def int8_drafter(partial: PartialPlan) -> Setting | None:
+    """The variable for the MTP layer's type, as far as the forecast counts on it."""
+    sized = partial.choice and partial.choice.candidate
+    own = DRAFTER in dict(partial.config.engine.env)
+    if own or not sized or not sized.rounds_drafter or not sized.mtp:
+        return None
+    return policy(
+        INT8,
+        "the MTP layer takes half the memory and time; its drafts are verified, so that no answer"
+        f' changes; [engine] env {DRAFTER} = "off" keeps 16 bits',
+    )

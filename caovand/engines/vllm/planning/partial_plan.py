@@ -12,7 +12,14 @@ from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, Model
 from caovand.core.model_task import ModelTask
 from caovand.core.plan import Origin, Plan, Setting
 from caovand.engines.vllm.flags import command_line
-from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT, count, whole_number
+from caovand.engines.vllm.flags.spelling import (
+    DRAFTER,
+    INT8,
+    LM_HEAD,
+    MARLIN_INPUT,
+    count,
+    whole_number,
+)
 from caovand.engines.vllm.machine.capabilities import TURING, needs_whole_tiles, oldest_without
 from caovand.engines.vllm.machine.ranks import PIPELINE, Split, serving_cards
 from caovand.engines.vllm.sizing.space import Choice, Space
@@ -24,7 +31,7 @@ class Trial:
 
     `split` is over the plan's cards, `depth` the drafting depth, `cache` the cache's type. `half`
     tries float16 where the rules prefer float32; without `prefixes` nothing is kept of earlier
-    prompts.
+    prompts. `int8_head` rounds the lm_head.
     """
 
     split: Split | None = None
@@ -32,6 +39,7 @@ class Trial:
     cache: str = ""
     half: bool = False
     prefixes: bool = True
+    int8_head: bool = False
 
 
 RULES_ALONE = Trial()
@@ -46,8 +54,9 @@ class PartialPlan:
 
     `trial` is what the search tries instead of the rules' own choices. `choice` is set once the
     cards are sized, and `space` if it is the best of one; `why_unmodelled` says why its context is
-    unknown, for example because the weights on a card are. `plugins` names those that vLLM may
-    load; None is all. `task` is the model's task by the verbatim flags.
+    unknown, for example because the weights on a card are. `dropped_variables` names variables that
+    the ladder unset. `plugins` names those that vLLM may load; None is all. `task` is the model's
+    task by the verbatim flags.
     """
 
     config: Config
@@ -64,6 +73,7 @@ class PartialPlan:
     choice: Choice | None = None
     why_unmodelled: str = ""
     weights_unknown: bool = False
+    dropped_variables: frozenset[str] = frozenset()
     task: ModelTask = "generate"
 
     @property
@@ -113,8 +123,14 @@ class PartialPlan:
     def memory_variables(self) -> dict[str, str]:
         """The variables that affect memory, before the environment is decided."""
         policies = self.config.policy
-        goals = {MARLIN_INPUT: policies.activations, LM_HEAD: policies.lm_head}
-        asked = {name: INT8 for name, goal in goals.items() if goal == INT8}
+        head = INT8 if self.trial.int8_head else policies.lm_head
+        layer = None if self.mode == "stable" else INT8  # of the drafter, if the head is int8 too
+        goals = {MARLIN_INPUT: policies.activations, LM_HEAD: head, DRAFTER: layer}
+        asked = {
+            name: INT8
+            for name, goal in goals.items()
+            if goal == INT8 and name not in self.dropped_variables
+        }
         off = {} if self.config.engine.plugin else {"CAOVAN_KERNELS": "off"}
         return {**asked, **dict(self.config.engine.env), **off}
 

@@ -29,12 +29,13 @@ from caovand.engines.vllm.planning.advice import (
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import all_without_other_processes, memory_holders
 from caovand.engines.vllm.planning.obstacles import shared_memory
+from caovand.engines.vllm.planning.offers import with_longer_context
 from caovand.engines.vllm.planning.partial_plan import PlanOnCards, chosen_by_policy, offloaded_gib
 from caovand.engines.vllm.planning.request import VllmRequest, answer_tokens_s, refuse_crawling
 from caovand.engines.vllm.planning.serving import prompt_warnings, refuse_without_audio_decoder
-from caovand.engines.vllm.planning.trials import idle_warnings
+from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
-from caovand.engines.vllm.sizing.pace import step_cost
+from caovand.engines.vllm.sizing.offloading import step_cost
 
 GGUF_FILE = (
     'use a GGUF version ([engine] kind = "llamacpp"): in llama.cpp the CPU computes with the '
@@ -59,16 +60,13 @@ def refuse_gguf(model: ModelCard) -> None:
 def refuse_wide_heads(plan: Plan, inventory: Inventory) -> None:
     """Raise Unplannable if the first prompt would end the engine, whatever the memory.
 
-    The operator's own flags stand: their vLLM may have other tiles.
+    A plan with the operator's own flags stands, and names them as its conflict.
     """
     if {"attention_backend", "attention_config", "dtype"} & set(plan.verbatim):
         return
     placed = PlanOnCards(plan, inventory, cards_of_plan(plan, inventory))
     for problem in shared_memory(placed):
-        raise Unplannable(
-            f"{problem}, or pass --attention-backend TRITON_ATTN in [engine] extra_args to start "
-            "it anyway"
-        )
+        raise Unplannable(str(problem))
 
 
 def _gguf_advice(case: PlannedRequest) -> tuple[str, ...]:
@@ -118,7 +116,7 @@ def make_plan(
     refuse_without_audio_decoder(inventory)
     request = VllmRequest(config, inventory, mode, mode_origin, environ, remembered)
     chosen = request.decide()
-    plan = request.write(chosen)
+    plan = with_longer_context(request, chosen, request.write(chosen))
     refuse_wide_heads(plan, inventory)
     memory = forecast(plan, inventory)
     case = PlannedRequest(request, chosen, plan, memory)

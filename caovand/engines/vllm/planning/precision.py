@@ -229,7 +229,7 @@ def _may_store_in_eight_bits(partial: PartialPlan) -> bool:
 def _may_store_in_four_bits(partial: PartialPlan) -> bool:
     """Whether an int4 cache may be considered: only on Turing, if caovan's attention reads it.
 
-    Not in mode stable: what four bits cost a model's answers was not measured on real text.
+    Not in mode stable: four bits change a small model's answers (csrc/NOTEBOOK.md).
     """
     model = partial.model
     acts = plugin_attends(partial.engine, partial.cards, partial.memory_variables)

@@ -129,8 +129,15 @@ class VllmRequest:
             plugins=self._plugins(),
             why_unmodelled=why_unmodelled(verbatim, inventory.model),
             weights_unknown=bool(why_weights_unknown(verbatim, inventory.model)),
+            dropped_variables=self._dropped_variables(),
             task=task_of(inventory.model, verbatim),
         )
+
+    def _dropped_variables(self) -> frozenset[str]:
+        """The variables without which a degraded plan runs, so that memory is counted without
+        them."""
+        kept = kept_steps(self.remembered.env) if self.remembered else {}
+        return frozenset(name for name, setting in kept.items() if setting.value is None)
 
     def _plugins(self) -> str | None:
         """The plugins that vLLM may load: those that a rung left, or the operator's; None for

@@ -88,9 +88,10 @@ def kv_cache_dtype(partial: PartialPlan) -> Setting | None:
     if not typed and tried == precision.FOUR_BITS:
         return policy(
             tried,
-            "nearly twice the context of fp8 in the same memory; rotated and quantised to 4 "
-            "bits, keys and values err by some 10 %; this has not been measured on real text: "
-            'set [policy] kv_cache_dtype = "fp8", or mode = "stable", for 8 bits',
+            "nearly twice the context of fp8 in the same memory; rotated and quantised to 4 bits, "
+            "keys and values err by some 10 %. On real text a model of 270M parameters kept 79 % of"
+            " its 20 likeliest tokens, with fp8 95 %; larger ones were not measured: set [policy]"
+            ' kv_cache_dtype = "fp8", or mode = "stable", for 8 bits',
         )
     if not typed and tried:
         return policy(

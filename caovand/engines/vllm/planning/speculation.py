@@ -7,7 +7,6 @@ wins over the mode. The planner never makes a model without an MTP head draft.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from caovand.core.config.schema import AUTO_SPEC, MODES, Config, Mode, auto_spec
@@ -25,12 +24,12 @@ from caovand.engines.vllm.planning.drafters import (
     own_head_would_corrupt_states,
     plugin_keeps_states,
 )
-from caovand.engines.vllm.planning.fit import cuts_graphs
 from caovand.engines.vllm.planning.parallel import why_stages_refuse_drafts
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, policy, user
 from caovand.engines.vllm.sizing.space import WORKLOADS
 
 MAX_DEPTH = 8
+CANNOT_LOAD = "the card has no room for the drafter while it is loaded, so nothing is drafted"
 LEAVES_MEMORY = "leaves memory for other settings, which is worth more here"
 MANY_USERS = 16
 """The number of concurrent sequences from which the engine is a service: its cards compute, and
@@ -212,7 +211,9 @@ def _requested_depth(partial: PartialPlan) -> tuple[int, Setting]:
         depth, published = _published_depth(partial, depth)
         reason = published or reason
     fewer = partial.trial.depth
-    if fewer is not None and partial.mode_setting.origin == "policy":
+    if fewer is not None and partial.mode_setting.origin != "policy":
+        return fewer, policy(fewer, f"{reason}, but {CANNOT_LOAD}")
+    if fewer is not None:
         tokens = "1 token" if fewer == 1 else f"{fewer} tokens"
         drafts = f"drafting {tokens} instead of {depth}" if fewer else "drafting nothing"
         doubt = f"; {contested(partial.model)}" if has_few_active(partial.model) else ""
@@ -220,33 +221,21 @@ def _requested_depth(partial: PartialPlan) -> tuple[int, Setting]:
     return depth, Setting(depth, partial.mode_setting.origin, reason)
 
 
-def name_gain(sized: PartialPlan, deeper: PartialPlan) -> PartialPlan:
-    """The plan with what it gains by drafting less than `deeper`, known once the cards are sized:
-    memory, whole CUDA graphs, or time alone."""
-    ours = sized.settings.get("speculative_config")
-    if ours is None or sized.choice is None or LEAVES_MEMORY not in ours.reason:
-        return sized
-    candidate, spared = sized.choice.candidate, sized.choice.spared
-    less = candidate.eager or candidate.context < sized.model.max_model_len
-    short = less or {"sequences", "batch"} & spared or candidate.vision < sized.model.vision
-    gains = [LEAVES_MEMORY] if short else []
-    whole = not (cuts_graphs(sized) or sized.turing or candidate.eager)
-    if cuts_graphs(deeper) and whole:
-        gains.append(
-            f"keeps full CUDA graphs, which vLLM {sized.engine.version} does not capture with"
-            " drafts and FlashInfer's attention"
-        )
-    gain = " and ".join(gains) or "needs the least time per token here (modelled)"
-    changed = replace(ours, reason=ours.reason.replace(LEAVES_MEMORY, gain))
-    return replace(sized, settings={**sized.settings, "speculative_config": changed})
-
-
 def smaller_depths(partial: PartialPlan) -> tuple[int, ...]:
     """Depths below the planned one that the policy may use instead, the deepest first."""
     ours = partial.settings.get("speculative_config")
+    if ours is not None and ours.origin == "user" and _depth_is_the_modes(partial):
+        return (0,) if drafters.cannot_be_loaded(partial) else ()
     if ours is None or ours.origin != "policy":
         return ()
     return (0,) if partial.model.drafter else tuple(n for n in (1, 0) if n < partial.mtp)
+
+
+def _depth_is_the_modes(partial: PartialPlan) -> bool:
+    """Whether the depth follows from a mode that the operator chose, and from nothing else."""
+    named = any(name in partial.verbatim for name in PARTS_OF_SPECULATION)
+    typed = partial.config.policy.mtp is not None or (partial.auto_spec or "").strip()
+    return partial.mtp > 0 and not named and not typed and not partial.pinned("mtp")
 
 
 def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:

@@ -25,13 +25,13 @@ from caovand.engines.vllm.memory.candidate import Candidate, free_share
 from caovand.engines.vllm.memory.estimate import spare_tokens
 from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan
 from caovand.engines.vllm.memory.steps import graph_mode
-from caovand.engines.vllm.planning import obstacles, parallel, precision, trials
-from caovand.engines.vllm.planning.capacity import vision_warnings
+from caovand.engines.vllm.planning import obstacles, parallel, precision, splits
 from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts, forecast
 from caovand.engines.vllm.planning.devices import FREE_CARDS, unused_card_warnings
 from caovand.engines.vllm.planning.drafters import unused_warnings
 from caovand.engines.vllm.planning.environment import allocator_warnings, order_warnings
 from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for
+from caovand.engines.vllm.planning.inputs import vision_warnings
 from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, chosen_by_policy
 from caovand.engines.vllm.planning.precision import attention, own_type, uncompiled_warnings
@@ -159,7 +159,7 @@ def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
         *corruption_warnings(partial),
         *unused_warnings(partial),
         *parallel.idle_cards(partial),
-        *trials.uneven_experts(partial),
+        *splits.uneven_experts(partial),
         *_unknown_model_warnings(partial),
         *(f"{key} has no effect on a CPU build" for key in idle_keys(partial)),
         *missed_goal_warnings(partial, plan),

@@ -20,7 +20,6 @@ from caovand.engines.common.speeds import (
     UNLINKED_S,
     Speed,
     card_link,
-    host_link,
     slowest,
     transfer_s,
 )
@@ -36,15 +35,13 @@ from caovand.engines.vllm.memory.kv_cache import STATE, state_bytes
 from caovand.engines.vllm.memory.shards import (
     BYTES_EACH,
     FOUR_BITS,
-    OFFLOADED,
     cards_of,
     on_rank,
 )
 from caovand.engines.vllm.memory.steps import MAX_CAPTURE_KEY, graph_mode
 from caovand.engines.vllm.sizing.attention import Attention
+from caovand.engines.vllm.sizing.offloading import step_seconds
 from caovand.engines.vllm.sizing.space import Workload
-
-GB_A_GIB = 1.074
 
 
 def unevenness(model: ModelCard, ranks: int, tokens: float) -> float:
@@ -57,36 +54,6 @@ def unevenness(model: ModelCard, ranks: int, tokens: float) -> float:
     if ranks == 1 or not mean:
         return 1.0
     return min(1 + sqrt(2 * log(ranks) * (1 - read) / mean), ranks)
-
-
-def read_of_offloaded(model: ModelCard, tokens: float) -> float:
-    """The fraction of the weights in host memory that such a step reads: kernels fetch over the bus
-    only the experts that they compute, but whole layers are fetched completely."""
-    experts, moved = model.size("experts"), model.size(*OFFLOADED)
-    if not moved:
-        return 1.0
-    return (moved - experts + experts * experts_read(model, tokens)) / moved
-
-
-def step_seconds(
-    offload_gib: float, model: ModelCard, gpus: Sequence[Gpu], tokens: float = 1
-) -> float:
-    """Seconds by which weights in host memory lengthen a step of `tokens` tokens."""
-    read = offload_gib * GB_A_GIB * read_of_offloaded(model, tokens)
-    return read / host_link(gpus)[2]
-
-
-def step_cost(offload_gib: float, model: ModelCard, gpus: Sequence[Gpu], tokens: float = 1) -> str:
-    """Say how much longer each step takes."""
-    generation, lanes, rate = host_link(gpus)
-    seconds = step_seconds(offload_gib, model, gpus, tokens)
-    shown = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
-    read = read_of_offloaded(model, tokens)
-    of_them = "" if read > 0.99 else f", of which it reads {read:.0%},"
-    return (
-        f"each step waits about {shown} s for {offload_gib:g} GiB per card{of_them} over PCIe "
-        f"{generation}.0 x{lanes} ({rate:.0f} GB/s)"
-    )
 
 
 ACCEPTED = 0.8
@@ -111,6 +78,9 @@ WORTH_OF_SMALL_GRAPHS = 0.97
 capture."""
 WORTH_OF_FOUR_BIT_CACHE = 0.85
 """The relative worth of a 4-bit cache, whose keys and values are off by some 10 %."""
+WORTH_OF_INT8_HEAD = 0.97
+"""The relative worth of an lm_head in 8 bits although nobody asked: its error is a twelfth of a
+layer's in 4 bits (csrc/NOTEBOOK.md)."""
 WORTH_OF_CUT, WORTH_OF_CUT_IN_BATCH = 0.93, 0.98
 """The worth of a context below the model's own limit: clients that rely on the model card are
 refused. The last tenth of the limit is not worth more sequences or larger steps, except in a batch,
@@ -176,6 +146,8 @@ class CandidatePace:
         if model.tower and base.vision:
             self._worth *= 1.0 if base.videos else WORTH_OF_VIDEOS
             self._worth *= WORTH_OF_WHOLE_IMAGES if base.pixels else 1.0
+        if base.rounds_head:
+            self._worth *= WORTH_OF_INT8_HEAD
         if base.kv_dtype.startswith("int4"):
             self._worth *= WORTH_OF_FOUR_BIT_CACHE
 

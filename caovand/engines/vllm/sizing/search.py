@@ -280,7 +280,9 @@ class CandidateSearch:
             spared.add("sequences")
         if candidate.batch_tokens < self._batches(candidate)[0]:
             spared.add("batch")
-        if first.base or (candidate.eager and not space.eager[0]):
+        whole, base = space.bases[0], space.bases[first.base]
+        alike = base.but(rounds_head=whole.rounds_head, rounds_drafter=whole.rounds_drafter)
+        if alike != whole or (candidate.eager and not space.eager[0]):
             spared.add("speed")
         longest, runner_up = 0, None
         if not space.context and candidate.context < self._model.max_model_len:
