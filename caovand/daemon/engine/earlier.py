@@ -18,7 +18,7 @@ from caovand.daemon.start import inspection
 class EarlierEngine:
     """The last engine of the slot `name`; `notice` reports what was killed or survives.
 
-    The next engine runs in `cgroup`, is recorded in `ledger`, and `files` removes its leftovers.
+    The next engine runs in `cgroup`, is recorded in `ledger`, and `files` removes its stale files.
     """
 
     def __init__(self, name: str, shared: Shared, notice: Callable[[str, str], None]) -> None:

@@ -59,7 +59,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--compare",
         nargs=2,
         metavar="FILE|N",
-        help="do not measure: compare two stored results, given as files or numbers from --list",
+        help="do not measure: compare two stored results, by file or by number in --list",
     )
 
 
