@@ -29,8 +29,8 @@ from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config
 from caovand.core.lifecycle import events
 from caovand.core.reporting.wire import Reply, Request
-from caovand.daemon.loop import Supervisor
 from caovand.daemon.requests import verbs
+from caovand.daemon.supervisor import Supervisor
 
 EX_CONFIG = 78
 LAST_WORDS_S = 1.0

@@ -37,6 +37,7 @@ FACES: Mapping[str, str] = {
     "caovand.core.tuning": "tests/core/test_tuning.py",
     "caovand.daemon.engine.reading_process": "tests/daemon/test_reading.py",
     "caovand.engines.common": "tests/engines",
+    "caovand.engines.explaining": "tests/engines",
     "caovand.engines.llamacpp.planning.loading": "tests/engines/llamacpp/test_planner.py",
     "caovand.engines.llamacpp.planning.steps": "tests/engines/llamacpp/test_planner.py",
     "caovand.engines.sglang.planning.loads": "tests/engines/sglang/test_planner.py",
@@ -48,6 +49,9 @@ FACES: Mapping[str, str] = {
     "caovand.lab.results": "tests/lab/test_bench.py tests/lab/test_soak.py",
     "caovand.lab.soak": "tests/lab/test_soak.py",
     "caovand.page": "tests/page",
+    "caovand.preparation.memories": "tests/daemon/test_memories.py tests/daemon/test_take_over.py",
+    "caovand.preparation.model": "tests/daemon/test_negative_scales.py",
+    "caovand.preparation": "tests/daemon/test_confinement.py tests/daemon/test_inspection.py",
 }
 """The tests that cover a module, or a whole package, from outside, where no rule below applies.
 

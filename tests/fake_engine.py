@@ -93,7 +93,7 @@ LOG = Log(
     module=__name__, plain=lambda line: (line,), read=read_line, near=5,
     phases=(Phase("load", "milk", "load"), Phase("listen", "ears", "prove")), listening="listen",
     announces=lambda line: line.startswith("tabby: failed"), find_cause=find_cause,
-    fingerprint=re.compile(r"tabby\b"),
+    fingerprint=re.compile(r"tabby\b"), named=re.compile(r"\btabby\b"),
 )  # fmt: skip
 PROBE = ProbeScripts(
     module=__name__, name="tabby", install="adopt tabby", versions=VERSIONS,

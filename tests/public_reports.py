@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from caovand.core.engine.log import Explanation
-from caovand.engines.common.healing import answer
+from caovand.engines.explaining import answer
 from caovand.engines.writer import explain_log
 
 FOLDER = Path(__file__).parent / "samples" / "public"

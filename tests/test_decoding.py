@@ -30,7 +30,7 @@ STRICT = {
     ("caovand.adapters.engine.probe", "*"): "JSON of our own probe, in ASCII",
     ("caovand.adapters.gpu.all_reduce", "start"): "our own file, in UTF-8",
     ("caovand.daemon.requests.evidence_verbs", "incident"): "base64 is ASCII",
-    ("caovand.engines.common.healing.answer", "_read_reports"): "our own file, in UTF-8",
+    ("caovand.engines.explaining.answer", "_read_reports"): "our own file, in UTF-8",
     ("caovand.lab.corpus", "texts"): "our own files, in UTF-8",
     ("caovand.page.server", "_token_of"): "a form that is not UTF-8 is refused as malformed",
 }

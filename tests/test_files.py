@@ -51,7 +51,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "read_text",
         "pyvenv.cfg, that nobody else can write",
     ),
-    "engines/common/healing/answer.py": ("read_text", "a file of this package"),
+    "engines/explaining/answer.py": ("read_text", "a file of this package"),
     "lab/corpus.py": ("read_text", "files of this package"),
     "adapters/system/kernel_log.py": ("os.open", KERNEL),
     "adapters/privileges/capabilities.py": ("read_text", KERNEL),

@@ -43,12 +43,12 @@ from caovand.core.lifecycle.events import Start, Stop
 from caovand.core.lifecycle.state import State
 from caovand.core.slot import MAIN_SLOT
 from caovand.daemon.engine import proof
-from caovand.daemon.loop import Supervisor
-from caovand.daemon.records import memories
 from caovand.daemon.shortage import OVER_S, Shortage
 from caovand.daemon.start import inspection
 from caovand.daemon.start.inspection import PreparedStart
+from caovand.daemon.supervisor import Supervisor
 from caovand.engines.vllm.healing.cures import HEALING
+from caovand.preparation import memories
 from tests.core.machines import CUDA, inventory, plan
 from tests.patience import soon
 

@@ -24,12 +24,12 @@ from caovand.core.figures.minute import (
     HistoryRow,
     Minute,
 )
+from caovand.core.units import DAY_S
 
 FILE = "history.db"
 FORMAT = 1
 MAX_MARKS = 20_000
 BUSY_S = 5.0
-DAY_S = 86_400
 PIECE_VALUES = 3_500  # per answer, which has to fit a frame of `wire` together with LATEST_MARKS
 LATEST_MARKS = 100
 DIGITS = 5  # significant digits

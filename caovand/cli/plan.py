@@ -38,6 +38,7 @@ from caovand.core.facts import occupancy
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.forecast import MemoryEstimate, RankForecast
 from caovand.core.facts.inventory import Gpu
+from caovand.core.problem import Problem
 from caovand.core.secrets import shown_value
 
 BAR = 60
@@ -83,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
         )
         if not over.warning or chosen_engine(config).nodes is None or not made.inventory.others:
             return made
-        return replace(made, plan=replace(made.plan, warnings=(*made.plan.warnings, over.warning)))
+        caveats = (*made.plan.caveats, Problem.stated(over.warning))
+        return replace(made, plan=replace(made.plan, caveats=caveats))
 
     if args.engine == candidates.ALL_KINDS:
         every = list(candidates.candidates(config, plan))

@@ -11,9 +11,9 @@ import argparse
 import os
 import resource
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -31,16 +31,14 @@ from caovand.cli.common.planned import PlannedEngine, plan_for, saved_plan
 from caovand.cli.common.survey import SYSTEM_CONFIG, configuration, inspect
 from caovand.cli.common.verb import Group, Verb
 from caovand.cli.plan import print_plan
-from caovand.core.config.schema import Config, EngineSection, Mode, ModelSection, ServerSection
+from caovand.core.config.schema import Config, EngineSection, Mode
+from caovand.core.engine.serve_words import ServeRequest, ServeWords
 from caovand.core.facts.inventory import version_numbers
 from caovand.core.plan import Unplannable
 from caovand.core.problem import ProblemError
-from caovand.daemon.records import memories
-from caovand.daemon.start.inspection import PlanRequest
-from caovand.engines.vllm import serve_words
-from caovand.engines.vllm.command import SERVE
-from caovand.engines.vllm.flags import command_line
-from caovand.engines.vllm.flags.command_line import check_values
+from caovand.engines.registry import engine_of
+from caovand.preparation import memories
+from caovand.preparation.plan_request import PlanRequest
 
 MAX_SCRIPT_BYTES = 1 << 20
 SAFE_PATH_SINCE = (3, 11)
@@ -51,24 +49,12 @@ WITHOUT_FOLDER = (
     "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
 )
 """Not `-m`: that would first search for modules in the current folder, which may be untrusted."""
-ALL_ADDRESSES = "0.0.0.0"
-"""The default address of `vllm serve`."""
 USAGE = "%(prog)s [--exec] MODEL [vLLM flags]"
 DESCRIPTION = (
     "Serve a model with vLLM: your flags win, everything else is planned for this machine."
 )
 EXEC = "replace this process with vLLM, unsupervised"
 EPILOG = "example: caovan-vllm-serve /srv/models/Qwen3.6-27B-AWQ --port 8000 --max-model-len 131072"
-
-
-@dataclass(frozen=True)
-class ServeRequest:
-    """The parsed command line; `secrets` by the variable that carries them, and a `note` for
-    people, "" without one."""
-
-    config: Config
-    secrets: Mapping[str, str]
-    note: str = ""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,8 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     """Become the daemon or vLLM; return only if neither can start."""
     words = [word for word in args.words if word != "--exec"]
-    in_gguf = any(word.endswith(serve_words.SUFFIX) for word in words)
-    engine, namer = (EngineSection(kind=serve_words.KIND), None) if in_gguf else _engine()
+    other_kind = _words().other_kind(words)
+    engine, namer = (EngineSection(kind=other_kind), None) if other_kind else _engine()
     python = PlanRequest(Config(engine=engine), None, os.environ).python
     try:
         trust.require(python, namer)
@@ -104,10 +90,10 @@ def run(args: argparse.Namespace) -> int:
     machine = inspect(Config(engine=engine), None, None, None, namer)
     known = machine.engine
     words = with_config_file(words, python, known.flags if known else ())
-    vllm = None if in_gguf else known  # another engine has other flags
+    vllm = None if other_kind else known  # another engine has other flags
     order = read(words, engine, *((vllm.flags, vllm.switches) if vllm else ()))
     unsupervised = args.exec or "--exec" in args.words
-    if unsupervised and in_gguf:
+    if unsupervised and other_kind:
         fact = f"cannot run vLLM with {order.config.model.path}: another engine serves GGUF files"
         raise CommandError(Exit.USAGE, fact, "omit --exec")
     mode = None if unsupervised else remembered_mode(order)
@@ -128,8 +114,8 @@ def run(args: argparse.Namespace) -> int:
 def with_config_file(words: Sequence[str], python: str, known: Collection[str]) -> list[str]:
     """The command line expanded with the keys of its `--config FILE`; raises CommandError."""
     try:
-        path = serve_words.named_file(words)
-        return serve_words.expand(words, yaml_file.read(path, python), known) if path else [*words]
+        path = _words().named_file(words)
+        return _words().expand(words, yaml_file.read(path, python), known) if path else [*words]
     except ProblemError as error:
         problem = error.problem
         raise CommandError(Exit.USAGE, problem.message, problem.remedy) from None
@@ -138,49 +124,23 @@ def with_config_file(words: Sequence[str], python: str, known: Collection[str]) 
 def read(
     words: Sequence[str],
     engine: EngineSection | None = None,
-    known: Iterable[str] = (),
-    switches: Iterable[str] = (),
+    known: Collection[str] = (),
+    switches: Collection[str] = (),
 ) -> ServeRequest:
     """The configuration that these words describe; raises CommandError if they name no model."""
-    typed = command_line.read(words, known, switches)
     try:
-        check_values(command_line.values(typed))
+        return _words().read(words, engine or EngineSection(), known, switches)
     except Unplannable as problem:
         raise CommandError(Exit.USAGE, str(problem)) from None
-    model, rest = _split_model(typed)
-    flags = command_line.values(rest)
-    port = flags.get("port", ServerSection().port)
-    server = ServerSection(host=str(flags.get("host", ALL_ADDRESSES)), port=port)
-    secrets, open_flags = command_line.carry_secrets(rest)
-    if model.endswith(serve_words.SUFFIX):
-        try:
-            config = serve_words.configuration(model, flags, server)
-        except ProblemError as error:
-            raise CommandError(Exit.USAGE, error.problem.message, error.problem.remedy) from None
-        return ServeRequest(config, secrets, serve_words.left_out(flags))
-    kept = tuple(word for flag in open_flags for word in flag.words)
-    config = Config(
-        model=ModelSection(path=model, served_name=model),  # the name that `vllm serve` would use
-        server=server,
-        engine=replace(engine or EngineSection(), extra_args=kept),
-    )
-    return ServeRequest(config, secrets)
+    except ProblemError as error:
+        raise CommandError(Exit.USAGE, error.problem.message, error.problem.remedy) from None
 
 
-def _split_model(
-    flags: tuple[command_line.Flag, ...],
-) -> tuple[str, tuple[command_line.Flag, ...]]:
-    """The model, and the flags without it: the first word, `--model`, or any word that belongs to
-    no flag."""
-    for name in ("", "model"):
-        for flag in flags:
-            if flag.name == name:
-                return "".join(flag.texts), tuple(other for other in flags if other is not flag)
-    raise CommandError(
-        Exit.USAGE,
-        "cannot serve: no model is named",
-        "caovan-vllm-serve MODEL [vLLM flags]",
-    )
+def _words() -> ServeWords:
+    """The words of the command that this verb stands in for."""
+    words = engine_of().serve_words
+    assert words is not None
+    return words
 
 
 def _engine() -> tuple[EngineSection, Path | None]:
@@ -237,8 +197,9 @@ def share_caches(planned: PlannedEngine, cache: Path) -> None:
 
 def without_folder(argv: Sequence[str]) -> tuple[str, ...]:
     """The engine's command line, without the current folder in Python's search path."""
-    assert tuple(argv[1:3]) == SERVE[:2]
-    return (argv[0], "-c", WITHOUT_FOLDER.format(module=SERVE[1]), *argv[3:])
+    module = _words().module
+    assert argv[2] == module
+    return (argv[0], "-c", WITHOUT_FOLDER.format(module=module), *argv[3:])
 
 
 def _version(planned: PlannedEngine) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from caovand.core.healing.failure import Failure
 from caovand.core.model_task import ModelTask
+from caovand.core.problem import Problem
 
 Origin = Literal["user", "policy", "ladder", "remembered"]
 
@@ -54,6 +55,11 @@ class Taken:
         return f"{self.rung} {self.value}".rstrip()
 
 
+class Misfit(Problem):
+    """That a plan does not fit into memory: what is short, and the changes that would make it
+    fit."""
+
+
 class Unplannable(Exception):
     """The configuration has no plan on this machine.
 
@@ -77,7 +83,8 @@ class Plan:
     """The operator's verbatim flags, which override settings."""
     taken: tuple[Taken, ...] = ()
     """The ladder's steps, oldest first."""
-    warnings: tuple[str, ...] = ()
+    caveats: tuple[Problem, ...] = ()
+    """What people should know before they start it."""
     verbatim: frozenset[str] = frozenset()
     """Settings that `extra_args` contain: present in `settings` only for information, and no rung
     may change them."""
@@ -101,6 +108,11 @@ class Plan:
         """The value of a setting; None if it is not set."""
         setting = self.settings.get(name)
         return setting.value if setting else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The caveats in sentences."""
+        return tuple(map(str, self.caveats))
 
     @property
     def values(self) -> dict[str, Any]:

@@ -19,6 +19,15 @@ class Problem:
     fact: str
     remedy: str
 
+    @classmethod
+    def stated(cls, what: str | Problem) -> Problem:
+        """The problem itself, or that of a text: its fact, and after the first semicolon its
+        remedy."""
+        if isinstance(what, Problem):
+            return what
+        fact, _, remedy = what.partition("; ")
+        return cls("", fact, remedy)
+
     @property
     def message(self) -> str:
         """The problem without its remedy."""

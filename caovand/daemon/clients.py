@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
 from typing import Any, Protocol
 
 from caovand.adapters.network.http import Endpoint
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config
-from caovand.core.engine.record import Engine
 from caovand.core.gateway.record import MAX_KEPT, Totals, add_growth
 from caovand.core.gateway.requests import ConnectionLimits
 from caovand.core.gateway.slot import engine_of, will_return
@@ -24,6 +23,7 @@ from caovand.core.lifecycle.events import EndChild
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.daemon.keys import Keys
+from caovand.daemon.machine import Machine
 from caovand.daemon.shared import Changes, now
 from caovand.daemon.start.starts import Starts
 
@@ -35,24 +35,8 @@ EXTRA_DIVISOR = 8
 """The engine gets one extra request per this many that it serves at a time."""
 
 
-class ClientsSlot(Protocol):
+class ClientsSlot(Machine, Protocol):
     """The parts of a slot that its clients need."""
-
-    @property
-    def config(self) -> Config:
-        """The configuration in effect."""
-
-    @property
-    def engine(self) -> Engine:
-        """The kind of engine."""
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The machine's current state."""
-
-    @property
-    def notice(self) -> Callable[..., None]:
-        """Publish and log an event: its kind and text."""
 
     @property
     def endpoint(self) -> Endpoint | None:

@@ -17,8 +17,8 @@ from caovand.adapters.files import state_file
 from caovand.adapters.system import wall_clock
 from caovand.core.gateway import keys
 from caovand.core.gateway.keys import ClientKey
-from caovand.core.gateway.usage import DAY_S
 from caovand.core.problem import ProblemError
+from caovand.core.units import DAY_S
 
 KEYS, USAGE = "gateway_keys.json", "gateway_usage.json"
 SECRET_BYTES = 24

@@ -28,7 +28,6 @@ from caovand.core.lifecycle.events import Action, EndChild, Inspect, LifecycleEv
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.reporting import status
-from caovand.daemon import tuning
 from caovand.daemon.clients import Clients
 from caovand.daemon.cluster.roles import part_of
 from caovand.daemon.engine.figures import SlotFigures
@@ -42,6 +41,7 @@ from caovand.daemon.shared import Shared, now
 from caovand.daemon.start.inspector import Inspector
 from caovand.daemon.start.planning import SlotPlanner
 from caovand.daemon.tuning import DraftTuner, serving_of
+from caovand.preparation import memories
 
 
 class Slot:
@@ -61,7 +61,7 @@ class Slot:
         self._memory = SlotMemory(name, self.engine, shared, self.notice)
         self.incidents = self._memory.incidents
         self._tuner = DraftTuner(
-            self._memory.path(tuning.FILE),
+            self._memory.path(memories.TUNING),
             config.policy,
             self.notice,
             self._mark,

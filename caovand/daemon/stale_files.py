@@ -15,7 +15,7 @@ from caovand.adapters.files.directories import Directories
 from caovand.adapters.files.stale_files import StaleFiles
 from caovand.adapters.privileges import engine_user
 from caovand.core import limits
-from caovand.daemon.records import memories
+from caovand.preparation import memories
 
 LIMIT_S = 5.0
 

@@ -13,9 +13,6 @@ from caovand.core.healing.failure import Failure, Finding
 from caovand.engines import registry
 from caovand.engines.common.healing.advice import sentences
 from caovand.engines.common.healing.advice_texts import GENERAL
-from caovand.engines.common.logs import refusals
-from caovand.engines.common.logs.excerpts import is_alarming, is_harmless, messages, pieces
-from caovand.engines.common.logs.named import is_own
 from caovand.engines.common.logs.rows import (
     building,
     exits,
@@ -29,17 +26,14 @@ from caovand.engines.common.logs.rows import (
 from caovand.engines.common.logs.rows.kernel import find_in_machine, is_of_kernel
 from caovand.engines.common.logs.rows.python import ANY_PROGRAM
 from caovand.engines.common.logs.whole_log import lines_of, without_secrets
+from caovand.engines.explaining.answer import is_refusal
+from caovand.engines.explaining.excerpts import is_alarming, is_harmless, messages, pieces
+from caovand.engines.explaining.named import is_own
 
 _UNIT = re.compile(
     r"(?:.{0,80}? )?([a-z]{1,20})(?:\.[a-z]{1,20})?(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )"
 )
 """journald's unit, or a container's name, in front of a line."""
-_PARTS = re.compile(
-    r".{0,300}?(?:/(?P<vllm>vllm)/(?:v1|engine|entrypoints|model_executor|worker|executor"
-    r"|distributed)/|/(?P<sglang>sglang)/(?:srt|multimodal_gen)/"
-    r"|:\d{1,5}/(?P<route>get_model_info|health_generate|get_server_info)\b)"
-)
-"""Engines' own files and routes, which identify the engine if nothing else does."""
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""
 _DECIDED = 2
@@ -118,9 +112,9 @@ def _of_messages(
 def _is_decisive(writer: LogWriter, finding: Finding) -> bool:
     if finding.signature in _ANY_PROGRAM or finding.failure in _CATCH_ALL:
         return False
-    every = [writer.engine] if writer.engine else map(registry.engine_of, registry.MODULES)
-    kinds = {engine.log.kinds.get(finding.signature) for engine in every if engine}
-    return "cause" in kinds or finding.signature in refusals.NAMES
+    every = [writer.engine] if writer.engine else registry.engines()
+    kinds = {engine.log.kinds.get(finding.signature) for engine in every}
+    return "cause" in kinds or is_refusal(finding, registry.engines())
 
 
 def _as_errors(
@@ -128,7 +122,7 @@ def _as_errors(
 ) -> tuple[LogWriter, Explanation] | None:
     """Read lines that are errors as the engine logger's own, whatever program quotes them."""
     known = found[0].engine if found else None
-    every = [known] if known else [registry.engine_of(name) for name in registry.MODULES]
+    every = [known] if known else registry.engines()
     words = []
     for engine in every:
         if (error := engine.log.error) is not None:
@@ -166,8 +160,8 @@ def _certainty(found: tuple[LogWriter, Explanation] | None) -> int:
 
 
 def _explained(text: str, lines: Sequence[str]) -> tuple[LogWriter, Explanation] | None:
-    engines = {name: registry.engine_of(name) for name in registry.MODULES}
-    counts = Counter(_written_by(engines, lines, text.split("\n")) or _named_in(lines))
+    engines = {engine.name: engine for engine in registry.engines()}
+    counts = Counter(_written_by(engines, lines, text.split("\n")) or _owners_of_sources(lines))
     if counts:
         engine = engines[max(counts, key=lambda name: counts[name])]
         return LogWriter(engine.name, engine.title), engine.explain(text)
@@ -198,9 +192,14 @@ def _written_by(
     return [servers.get(name, name) for name in found]
 
 
-def _named_in(lines: Sequence[str]) -> list[str]:
-    parts = (_PARTS.match(line) for line in lines)
-    return ["vllm" if part["vllm"] else "sglang" for part in parts if part]
+def _owners_of_sources(lines: Sequence[str]) -> list[str]:
+    """The engine of each line that has an engine's file or route; of several, the first."""
+    patterns = [(e.name, e.log.sources) for e in registry.engines() if e.log.sources]
+    found = (
+        [(part.end(), name) for name, sources in patterns if (part := sources.match(line))]
+        for line in lines
+    )
+    return [min(parts)[1] for parts in found if parts]
 
 
 def _of_kernel(lines: Sequence[str]) -> Explanation:

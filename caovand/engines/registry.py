@@ -1,4 +1,4 @@
-"""The engines that caovan can run: the only module that names them."""
+"""The engines that caovan can run: the only module that imports them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,12 @@ def engine_for(path: str, files: Collection[str]) -> Engine:
 
     `files` are the file names in the folder `path`; none if it is not a folder.
     """
-    every = map(engine_of, MODULES)
-    return next((one for one in every if one.prefers(path, files)), engine_of())
+    return next((one for one in engines() if one.prefers(path, files)), engine_of())
+
+
+def engines() -> list[Engine]:
+    """Every engine."""
+    return [engine_of(kind) for kind in MODULES]
 
 
 def load(module: str) -> Engine:

@@ -13,19 +13,19 @@ from caovand.core.plan import Plan
 from caovand.core.secrets import hide
 from caovand.engines import registry
 from caovand.engines.attribution import UNCERTAIN, LogWriter, advice_for_any, attribute
-from caovand.engines.common.healing.answer import answer_of
 from caovand.engines.common.logs import refusals
-from caovand.engines.common.logs.elsewhere import with_system
-from caovand.engines.common.logs.excerpts import is_alarming
-from caovand.engines.common.logs.failed_requests import of_request
 from caovand.engines.common.logs.hit import MAX_TEXT
-from caovand.engines.common.logs.named import ENGINES_TOO, engine_named, title_outside
 from caovand.engines.common.logs.rows import (
     python,
 )
-from caovand.engines.common.logs.unretrieved import unretrieved
 from caovand.engines.common.logs.whole_log import HIDDEN, lines_of, without_secrets
 from caovand.engines.common.logs.wrapping import join_wrapped, without_label, without_markup
+from caovand.engines.explaining.answer import answer_of
+from caovand.engines.explaining.excerpts import is_alarming
+from caovand.engines.explaining.failed_requests import of_request
+from caovand.engines.explaining.named import ENGINES_TOO, engine_named, title_outside
+from caovand.engines.explaining.other_systems import with_system
+from caovand.engines.explaining.unretrieved import unretrieved
 
 MAX_LEAD = 5000
 """Lines before the end of a process, or of the log, that may name its reason."""
@@ -35,13 +35,12 @@ _REFUSED: Mapping[str, Failure] = {row.id: row.failure for row in refusals.ROWS}
 
 def engines() -> str:
     """The engines whose logs can be explained, for people."""
-    return ", ".join(registry.engine_of(name).title for name in registry.MODULES)
+    return ", ".join(engine.title for engine in registry.engines())
 
 
 def starts() -> tuple[str, ...]:
     """Texts in the first lines of a start, of every engine."""
-    engines = map(registry.engine_of, registry.MODULES)
-    return tuple(text for engine in engines for text in engine.log.begins)
+    return tuple(text for engine in registry.engines() for text in engine.log.begins)
 
 
 def explain_log(text: str) -> tuple[LogWriter, Explanation] | None:
@@ -64,7 +63,7 @@ def answer_for(writer: LogWriter, finding: Finding, plan: Plan | None) -> Failur
     found = answer_of(writer.engine, finding, plan)
     if found.heals != "depends":
         return found
-    every = [answer_of(registry.engine_of(name), finding) for name in registry.MODULES]
+    every = [answer_of(engine, finding) for engine in registry.engines()]
     same = all((one.heals, one.how) == (every[0].heals, every[0].how) for one in every)
     return replace(found, heals=every[0].heals, how=every[0].how) if same else found
 

@@ -6,12 +6,11 @@ import asyncio
 import hashlib
 import hmac
 import io
-import sys
-import traceback
 from collections.abc import Awaitable, Callable
 
 from aiohttp import StreamReader, web
 
+from caovand.adapters.servers.faults import Faults
 from caovand.adapters.system import wall_clock
 from caovand.core.gateway import last_words, protocol
 from caovand.core.gateway.body import Fields
@@ -44,7 +43,6 @@ PROXIED_PATHS = (
 BODY_SILENCE_S = 15.0
 BODY_GRACE_S = 30.0
 MAX_SHAPE = 300
-TRACES = 10  # limit of printed bugs
 SHARED_KEY = ClientKey("", "")
 """The identity of clients without a key of their own."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -55,7 +53,8 @@ class Gateway:
 
     def __init__(self, desk: Desk, upstream: Upstream, connections: Connections) -> None:
         self._desk, self._upstream, self._connections = desk, upstream, connections
-        self._faults, self._bodies = 0, BodyReader()
+        self._faults = Faults("use /v1/...", "this is a bug in caovan", self._refuse_fault)
+        self._bodies = BodyReader()
         self.app = web.Application(middlewares=[self._rules])
         self.app.on_response_prepare.append(self._add_headers)
         self.app.add_routes([
@@ -74,6 +73,12 @@ class Gateway:
             raise ConnectionResetError("the client disconnected before its request was read")
         connections.asked(request.transport)
         try:
+            return await self._faults.catch(request, self._answer(request, handler))
+        finally:
+            connections.answered(request.transport)
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
             if len(request.headers) > (most := self._desk.facts.limits.max_headers):
                 fact = f"the request has more than {most} headers, [gateway] max_headers"
                 problem = Problem("answer", fact, "send fewer")
@@ -81,24 +86,6 @@ class Gateway:
             return await handler(request)
         except Refused as refused:
             return self._refuse(request, refused.fault)
-        except web.HTTPException as error:
-            fact = f"{request.method} {request.path[:100]}: {error.reason}"
-            problem = Problem("answer", fact, "use /v1/...")
-            return self._refuse(request, Fault(error.status, "not_found", problem))
-        except (ConnectionError, asyncio.CancelledError):
-            raise
-        except MemoryError:
-            sys.exit(1)  # the daemon starts another
-        except Exception:
-            self._faults += 1
-            if self._faults <= TRACES:
-                traceback.print_exc()
-            problem = Problem(
-                "answer", "this is a bug in caovan", "report it with the daemon's log"
-            )
-            return self._refuse(request, Fault(500, "gateway_fault", problem))
-        finally:
-            connections.answered(request.transport)
 
     def _authenticate(self, request: web.Request) -> ClientKey:
         """The owner of a request; raises Refused."""
@@ -118,6 +105,10 @@ class Gateway:
             self._desk.turn_away(401)
             raise Refused(Fault(401, "invalid_api_key", wrong_key()))
         return owner
+
+    def _refuse_fault(self, request: web.Request, problem: Problem, status: int) -> web.Response:
+        code = "gateway_fault" if status == 500 else "not_found"
+        return self._refuse(request, Fault(status, code, problem))
 
     def _refuse(self, request: web.Request, fault: Fault) -> web.Response:
         response = web.json_response(protocol.document(_form(request), fault), status=fault.status)

@@ -49,6 +49,12 @@ class Facts:
         return self.engine.state.value
 
 
+_AS_THEY_ARE = (
+    "phase", "context", "url", "key", "keep_alive_s", "reuses_connections", "health",
+    "reading_rate",
+)  # fmt: skip
+
+
 def read(document: Mapping[str, Any], at: float, max_body_bytes: int) -> Facts:
     """Parse the daemon's answer to the op `gateway`."""
     engine = EngineIs(
@@ -60,22 +66,15 @@ def read(document: Mapping[str, Any], at: float, max_body_bytes: int) -> Facts:
         returns=document["returns"],
     )
     return Facts(
-        engine,
-        document["phase"],
-        _naming(document),
-        document["context"],
-        document["url"],
-        document["key"],
-        document["keep_alive_s"],
-        document["reuses_connections"],
-        document["health"],
-        _keys(document["keys"]),
-        document["used"]["day"],
-        document["used"]["tokens"],
-        GatewayRules(document["hold_s"], document["max_waiting"], BODIES * max_body_bytes),
-        max_body_bytes,
-        ConnectionLimits(**document["limits"]),
-        document["reading_rate"],
+        engine=engine,
+        naming=_naming(document),
+        keys=_keys(document["keys"]),
+        used_day=document["used"]["day"],
+        used=document["used"]["tokens"],
+        rules=GatewayRules(document["hold_s"], document["max_waiting"], BODIES * max_body_bytes),
+        max_body_bytes=max_body_bytes,
+        limits=ConnectionLimits(**document["limits"]),
+        **{name: document[name] for name in _AS_THEY_ARE},
     )
 
 

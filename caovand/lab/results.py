@@ -21,6 +21,15 @@ class NoResult(ProblemError):
     """A result cannot be stored or read."""
 
 
+def headline(document: Mapping[str, Any]) -> str:
+    """The model, engine and plan of a result."""
+    mtp = f", MTP {document['mtp'] or 'off'}" if document["mtp"] is not None else ""
+    return (
+        f"{document['served_name']} ({document['model']}) on {document['engine']}, mode"
+        f" {document['mode']}{mtp}, plan {document['fingerprint']}"
+    )
+
+
 def keep(state: Path, document: Mapping[str, Any], prefix: str = "") -> Path:
     """Write a result below the folder `state` and return its path. Raises NoResult."""
     folder = state / "bench" / str(document["fingerprint"])

@@ -6,8 +6,6 @@ import asyncio
 import json
 import logging
 import socket
-import sys
-import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 
 from caovand.adapters.network.daemon_socket import Declined
+from caovand.adapters.servers.faults import Faults
 from caovand.adapters.system import wall_clock
 from caovand.core.problem import Problem, ProblemError
 from caovand.core.reporting.answer_text import evidence, remedy
@@ -31,7 +30,6 @@ from caovand.page.refusal import Refusal, document
 SPANS = {"5m": 300, "1h": 3600, "1d": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
 PUBLIC = ("/static/", "/login")
 MAX_MODEL = 200
-TRACES = 10  # at most this many tracebacks of its bugs are printed
 LINGER_S = 1.0  # time to read the rest of an unwanted body
 WRONG_TOKEN_S = 1.0  # delay before refusing a wrong token
 LOGIN_BYTES = 4096
@@ -59,7 +57,9 @@ class Page:
         self._daemon, self._access, self._files = daemon, access, own
         self._feeds = Feeds(daemon, live.MAX_READERS, names=access.requires_token)
         self._tries = Chats(daemon)
-        self._faults = 0
+        self._faults = Faults(
+            "open /", "this is a bug in caovan", lambda _, *refused: _problem(*refused)
+        )
         self.guard: Guard | None = None
         self.app = web.Application(middlewares=[self._rules], client_max_size=BODY_BYTES)
         self.app.on_response_prepare.append(self._add_headers)
@@ -79,6 +79,9 @@ class Page:
 
     @web.middleware
     async def _rules(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await self._faults.catch(request, self._answer(request, handler))
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             await self._check(request)
             return await handler(request)
@@ -88,19 +91,6 @@ class Page:
             return _problem(problem.problem, STATUS_OF.get(problem.code, 502))
         except ProblemError as problem:
             return _problem(problem.problem, 503)
-        except web.HTTPException as error:
-            fact = f"{request.method} {request.path[:100]}: {error.reason}"
-            return _problem(Problem("answer", fact, "open /"), error.status)
-        except (ConnectionError, asyncio.CancelledError):
-            raise
-        except MemoryError:
-            sys.exit(1)  # other requests would fail halfway: the daemon restarts the process
-        except Exception:
-            self._faults += 1
-            if self._faults <= TRACES:
-                traceback.print_exc()
-            fact = "this is a bug in caovan"
-            return _problem(Problem("answer", fact, "report it with the daemon's log"), 500)
 
     async def _check(self, request: web.Request) -> None:
         access = self._access

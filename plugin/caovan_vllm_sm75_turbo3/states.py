@@ -32,8 +32,8 @@ import inspect
 import itertools
 from typing import Any
 
-from .attention import release
 from .pins import digest
+from .versions import release
 
 RELEASE = (0, 21)
 RIGHT_BY_ITSELF = (0, 32)

@@ -10,7 +10,7 @@ import pytest
 
 from caovand.adapters.model_folder import ModelProblem, read_model, with_drafter
 from caovand.core.config.parser import parse
-from caovand.daemon.start import inspection
+from caovand.preparation import model as configured
 from tests.adapters.test_model_folder import CONFIG as TARGET
 from tests.adapters.test_model_folder import write_shard
 
@@ -91,14 +91,14 @@ def test_a_drafter_on_the_hub_must_be_pulled_first(tmp_path: Path) -> None:
 def test_the_key_names_it_for_vllm_alone(tmp_path: Path) -> None:
     model = {"path": str(target(tmp_path / "target")), "drafter": drafter(tmp_path / "drafter")}
     config = parse({"model": model})
-    assert inspection.read_model(config, {}).drafter
+    assert configured.read_model(config, {}).drafter
     own = ["--speculative-config", '{"method":"ngram","num_speculative_tokens":3}']
     assert (
-        inspection.read_model(parse({"model": model, "engine": {"extra_args": own}}), {}).drafter
+        configured.read_model(parse({"model": model, "engine": {"extra_args": own}}), {}).drafter
         is None
     )
     other = parse({"model": model, "engine": {"kind": "sglang"}})
     with pytest.raises(
         ModelProblem, match=r"\[model\] drafter is for vLLM, but the engine is SGLang"
     ):
-        inspection.read_model(other, {})
+        configured.read_model(other, {})

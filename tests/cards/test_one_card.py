@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from caovand.daemon.engine import canary
-from caovand.daemon.records import memories
 from caovand.lab.core.fieldtest.trials import FORCE
+from caovand.preparation import memories
 from tests.cards.conftest import CARD, OUR_KERNELS, configuration, running, serves, shown
 from tests.daemon_process import ROOT
 from tests.e2e.test_tuning import APPLY, asked_until
@@ -36,7 +35,7 @@ def test_the_tuner_turns_useless_drafts_off_and_changed_answers_are_noticed(card
         print(f"{before:.0f} tokens/s with drafts, {after:.0f} without", flush=True)
         assert after > before
 
-        kept = memories.folder(one.folder / "state") / canary.FILE
+        kept = memories.folder(one.folder / "state") / memories.ANSWERS
         seen = json.loads(kept.read_text())
         core = next(process for process in one.tree() if "EngineCor" in process.name)
         os.kill(core.pid, signal.SIGKILL)

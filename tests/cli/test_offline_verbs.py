@@ -427,7 +427,7 @@ GOOD = DoctorFacts(
     model_problem=None,
     memory=None,
     plan_problem="",
-    plan_warnings=(),
+    caveats=(),
     port=8000,
     listeners=(),
     orphans=(),
@@ -910,9 +910,12 @@ def test_the_doctor_says_what_keeps_the_page_from_being_served(
     (served,) = own_machine.server_checks(PAGE, on, page)
     assert (served.verdict, served.text) == ("PASS", f"the page is served on {page['url']}")
     (warned,) = own_machine.server_checks(
-        PAGE, on, {**page, "problem": "cannot serve the page: it is taken"}
+        PAGE,
+        on,
+        {**page, "problem": "cannot serve the page: it is taken; set another [page] listen"},
     )
     assert (warned.verdict, warned.text) == ("WARN", "cannot serve the page: it is taken")
+    assert warned.remedy == "set another [page] listen"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         (warned,) = own_machine.server_checks(PAGE, f"127.0.0.1:{port}", None)

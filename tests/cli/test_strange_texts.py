@@ -201,7 +201,7 @@ def test_a_plan_and_a_checkup_are_shown(
     path = QWEN_27B_AWQ.path + STRANGE
     config = parse({"model": {"path": path}, "engine": {"extra_args": ["--x", STRANGE]}})
     found = plan_for(config, machine(gpus=turing(2)), None)
-    found = replace(found, plan=replace(found.plan, warnings=(STRANGE,)))
+    found = replace(found, plan=replace(found.plan, caveats=(Problem.stated(STRANGE),)))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         plan_verb.print_plan(found, console())

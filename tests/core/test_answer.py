@@ -10,7 +10,7 @@ from caovand.core.healing.answer import FailureAnswer
 from caovand.core.healing.failure import FAILURES, Failure, Finding
 from caovand.core.healing.ladder import REACTIONS, LadderRules
 from caovand.core.plan import Plan, Setting
-from caovand.engines.common.healing.answer import answer_of
+from caovand.engines.explaining.answer import answer_of
 from caovand.engines.registry import MODULES, engine_of
 
 VLLM = engine_of("vllm")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from caovand.core.doctor.checks import make_checkup, orphan_checks
 from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.facts.checks import CheckResult
+from caovand.core.problem import Problem
 from tests.cli.test_offline_verbs import GOOD
 
 
@@ -17,7 +18,7 @@ def old_driver(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 def test_a_warning_of_the_plan_that_a_check_reports_is_not_repeated() -> None:
     warnings = ("the driver is old; install another", "the driver is older than that; wait")
-    results = make_checkup(old_driver)(replace(GOOD, plan_warnings=warnings))
+    results = make_checkup(old_driver)(replace(GOOD, caveats=tuple(map(Problem.stated, warnings))))
     assert [(result.group, result.text, result.remedy) for result in results[:2]] == [
         ("driver", "the driver is old", "sudo apt install it"),
         ("plan", "the driver is older than that", "wait"),

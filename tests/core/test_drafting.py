@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.health import drafting
-from caovand.core.health.drafting import Drafting
+from caovand.core.health.drafting import AcceptanceTrend
 from tests.examples import examples
 
 DRAFTS = 300.0
@@ -16,9 +16,9 @@ SPELL = drafting.FALLEN_INTERVALS
 SHARES = st.floats(0, 1)
 
 
-def seen(shares: Iterable[float], past: Drafting | None = None) -> list[Drafting]:
+def seen(shares: Iterable[float], past: AcceptanceTrend | None = None) -> list[AcceptanceTrend]:
     """Each state on the way, up to a collapse."""
-    state, states = past or Drafting(), []
+    state, states = past or AcceptanceTrend(), []
     for share in shares:
         state = state.after(DRAFTS, DRAFTS * share)
         states.append(state)
@@ -27,7 +27,7 @@ def seen(shares: Iterable[float], past: Drafting | None = None) -> list[Drafting
     return states
 
 
-def usual(share: float) -> Drafting:
+def usual(share: float) -> AcceptanceTrend:
     """After as many intervals as it takes to know what is usual."""
     return seen([share] * drafting.MIN_SHARES)[-1]
 
@@ -102,7 +102,7 @@ def test_the_judgement_does_not_depend_on_how_well_a_model_drafts(
     intervals: list[tuple[int, int]],
 ) -> None:
     """The same drafts with half as many accepted fall at the same time."""
-    one = half = Drafting()
+    one = half = AcceptanceTrend()
     for drafted, accepted in intervals:
         one, half = one.after(drafted, accepted), half.after(drafted, accepted / 2)
         assert bool(one.collapse(lookup_drafts=False)) == bool(half.collapse(lookup_drafts=False))
@@ -111,7 +111,7 @@ def test_the_judgement_does_not_depend_on_how_well_a_model_drafts(
 @examples(300)
 @given(st.lists(st.tuples(st.floats(0, 1e9), st.floats(-1e9, 1e9)), max_size=100))
 def test_any_counters_are_taken_and_little_is_kept(intervals: list[tuple[float, float]]) -> None:
-    state = Drafting()
+    state = AcceptanceTrend()
     for drafted, accepted in intervals:
         state = state.after(drafted, accepted)
         assert len(state.shares) <= drafting.HISTORY

@@ -16,7 +16,7 @@ from caovand.core.plan import Plan, Setting
 from caovand.core.reporting import incident, incident_text
 from caovand.core.reporting.incident import FailureContext
 from caovand.core.secrets import hide, hide_in, secrets_of
-from caovand.engines.common.healing.answer import answer_of
+from caovand.engines.explaining.answer import answer_of
 from caovand.engines.registry import engine_of
 
 FINDING = Finding("kv-cache-short", "too long", "kv", {"fits": "1030"}, "oom.kv.len", 3)

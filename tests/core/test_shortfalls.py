@@ -29,7 +29,7 @@ def diagnosed(machine: Inventory, made: Plan) -> list[CheckResult]:
     facts = replace(
         GOOD, gpus=machine.gpus, host=machine.host, engine=machine.engine, model=machine.model
     )
-    return list(checkup(replace(facts, plan_warnings=made.warnings)))
+    return list(checkup(replace(facts, caveats=made.caveats)))
 
 
 @pytest.mark.parametrize(

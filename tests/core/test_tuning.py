@@ -15,7 +15,7 @@ from caovand.core.figures.histogram import Histogram
 from caovand.core.figures.track import TrackPoint
 from caovand.core.tuning import moves
 from caovand.core.tuning.evidence import (
-    BANDS,
+    CONTEXT_BANDS,
     DEPTHS,
     KEPT_STEPS,
     Measurements,
@@ -197,7 +197,7 @@ def test_the_context_from_which_drafts_lose_is_named() -> None:
     found = suggestion(record, 3)
     assert found is not None
     assert found.best > 0
-    assert found.loses_from == BANDS[2]
+    assert found.loses_from == CONTEXT_BANDS[2]
     assert "drafts lose in contexts from 32,768 tokens on" in found.text
     assert [entry["from"] for entry in found.describe()["by_context"]] == [0, 32768]
 
@@ -406,7 +406,7 @@ def test_a_record_outlives_the_daemon(record: TuningRecord) -> None:
 
 def test_the_document_is_bounded() -> None:
     one = seen(0.123456789, (0.123456789,) * 8)
-    evidence = {(depth, band): one for depth in range(9) for band in range(len(BANDS))}
+    evidence = {(depth, band): one for depth in range(9) for band in range(len(CONTEXT_BANDS))}
     records = [replace(begin(f"{n:016x}", 3), evidence=evidence, used=float(n)) for n in range(20)]
     document = to_document(records, 0.0)
     assert [row["used"] for row in document["records"]] == [12.0 + n for n in range(MAX_RECORDS)]

@@ -9,7 +9,7 @@ import pytest
 
 from caovand.adapters.files.directories import Directories
 from caovand.core.config.schema import Config
-from caovand.daemon.start.confinement import confinement, readable_keys, server_confinement
+from caovand.preparation.confinement import confinement, readable_keys, server_confinement
 from tests.fake_engine import ENGINE
 
 

@@ -24,9 +24,9 @@ from caovand.core.lifecycle.state import Snapshot
 from caovand.daemon.cards import CardUsage
 from caovand.daemon.engine import proof
 from caovand.daemon.engine import run as engine_run
-from caovand.daemon.loop import Supervisor
 from caovand.daemon.start import inspection
 from caovand.daemon.start.inspection import PreparedStart
+from caovand.daemon.supervisor import Supervisor
 from tests.core.machines import CUDA, inventory, plan, turing
 from tests.patience import PATIENCE_S
 
@@ -64,7 +64,7 @@ def fail_once(
     # It would run the script over several cards, and wait for an answer from it.
     monkeypatch.setattr(engine_run, "check_all_reduce", nothing_wrong)
     for name in ("POLL_S", "MAX_TICK_S"):
-        monkeypatch.setattr(f"caovand.daemon.loop.{name}", 0.05)
+        monkeypatch.setattr(f"caovand.daemon.supervisor.{name}", 0.05)
 
     async def story() -> Snapshot:
         config = Config(engine=EngineSection(gpus=gpus))

@@ -25,6 +25,7 @@ from caovand.daemon.start import inspection
 from caovand.daemon.start.degraded_plan import PlanMemory
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.planning.planner import make_plan
+from caovand.preparation.plan_request import PlanRequest
 from tests.core.machines import CUDA, KNOWN, cards, inventory, plan, turing
 from tests.ports import free_port
 
@@ -37,9 +38,7 @@ def test_what_lies_in_a_tmp_the_service_does_not_see_is_told_so(
     if what == "model":
         monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_, **__: CUDA)
     monkeypatch.setattr(inspection.private_tmp, "remedy", lambda path: f"move {path}")
-    request = inspection.PlanRequest(
-        parse({"engine": {"python": python}, "model": {"path": model}}), None, {}
-    )
+    request = PlanRequest(parse({"engine": {"python": python}, "model": {"path": model}}), None, {})
     with pytest.raises(inspection.StartObstacle) as caught:
         inspection.inspect(request, directories({}, 1000))
     path = python if what == "engine" else model
@@ -68,7 +67,7 @@ def test_memory_that_others_hold_is_waited_for(
     monkeypatch.setattr(inspection.model_folder, "read_model", lambda *_, **__: busy.model)
     monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: busy.gpus)
     config = parse({"model": {"path": busy.model.path}})
-    request = inspection.PlanRequest(config, None, {})
+    request = PlanRequest(config, None, {})
     machine = inspection.inspect(request, directories({}, 1000))
     with pytest.raises(
         inspection.StartObstacle, match=r"pid 4242\) holds 16000 MiB of GPU 0"
@@ -101,7 +100,7 @@ def test_a_context_that_was_short_next_to_others_is_whole_again_when_they_are_go
     def context(gpus: tuple[Gpu, ...], before: Inventory | None = None) -> object:
         monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: gpus)
         kept = PlanMemory(tmp_path / "good", HEALING).document(None, "", "auto")
-        request = inspection.PlanRequest(config, None, {}, kept, before)
+        request = PlanRequest(config, None, {}, kept, before)
         machine = inspection.inspect(request, directories({}, 1000))
         return inspection.planned_for(request, machine).plan.value("max_model_len")
 
@@ -127,7 +126,7 @@ def test_root_starts_no_engine_that_another_s_file_describes(tmp_path: Path) -> 
     source = tmp_path / "caovan.toml"
     source.write_text("")
     os.chown(source, 12345, 12345)
-    request = inspection.PlanRequest(parse({}), None, {}, source=source)
+    request = PlanRequest(parse({}), None, {}, source=source)
     with pytest.raises(
         inspection.StartObstacle, match=f"as root: {source} belongs to uid 12345; chown"
     ):
@@ -144,7 +143,7 @@ def test_the_tuners_depth_is_planned_as_the_policys_own(depth: int) -> None:
         asked.append(own.mtp)
         return depth
 
-    request = inspection.PlanRequest(config, None, {}, tuned=tuned)
+    request = PlanRequest(config, None, {}, tuned=tuned)
     found = inspection._plan_as_last_time(request, machine, "", None)
     assert (found.mtp, asked) == (depth, [3])
     assert found.policy_drafts
@@ -155,8 +154,8 @@ def test_the_tuners_depth_is_planned_as_the_policys_own(depth: int) -> None:
 def test_a_depth_that_would_cost_context_is_not_planned() -> None:
     machine = inventory(gpus=cards(2, *KNOWN["RTX 3090"]))
     config = parse({"model": {"path": machine.model.path}})
-    own = inspection._plan_as_last_time(inspection.PlanRequest(config, None, {}), machine, "", None)
-    deepest = inspection.PlanRequest(config, None, {}, tuned=lambda _: 6)
+    own = inspection._plan_as_last_time(PlanRequest(config, None, {}), machine, "", None)
+    deepest = PlanRequest(config, None, {}, tuned=lambda _: 6)
     assert plan(machine, policy={"mtp": 6}).value("max_model_len") < own.value("max_model_len")
     assert inspection._plan_as_last_time(deepest, machine, "", None) == own
     longer = replace(own.settings["max_model_len"], value=own.value("max_model_len") + 1)
@@ -169,10 +168,10 @@ def test_a_depth_that_would_cost_context_is_not_planned() -> None:
     assert word.tuned(own) is None
 
 
-def request_of(**sections: dict[str, object]) -> inspection.PlanRequest:
+def request_of(**sections: dict[str, object]) -> PlanRequest:
     """The request of a file whose engine is here, and is asked in vain."""
     engine = {"python": sys.executable, **sections.pop("engine", {})}
-    return inspection.PlanRequest(parse({"engine": engine, **sections}), None, {})
+    return PlanRequest(parse({"engine": engine, **sections}), None, {})
 
 
 @pytest.mark.parametrize("path", ["", "/srv/none"])

@@ -8,8 +8,8 @@ import pytest
 
 from caovand.adapters.system import wall_clock
 from caovand.core.gateway.keys import ClientKey, digest_of
-from caovand.core.gateway.usage import DAY_S
 from caovand.core.problem import ProblemError
+from caovand.core.units import DAY_S
 from caovand.daemon import keys as module
 from caovand.daemon.keys import KEYS, USAGE, Keys
 

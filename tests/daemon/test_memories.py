@@ -26,17 +26,15 @@ from caovand.core.reporting import starts
 from caovand.core.reporting.starts import CompletedStart
 from caovand.core.tuning import record
 from caovand.core.tuning.evidence import Measurements
-from caovand.daemon import tuning
-from caovand.daemon.engine import canary
 from caovand.daemon.engine.canary import FirstAnswers
-from caovand.daemon.records import memories
-from caovand.daemon.start import degraded_plan, inspection
+from caovand.daemon.start import inspection
 from caovand.daemon.start.degraded_plan import PlanMemory
-from caovand.daemon.start.inspection import PlanRequest
 from caovand.daemon.start.starts import Starts
 from caovand.daemon.tuning import DraftTuner
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.healing.cures import HEALING
+from caovand.preparation import memories, plan_request
+from caovand.preparation.plan_request import PlanRequest
 from tests.core.machines import inventory, turing
 
 HERE = inventory(gpus=turing(2))
@@ -61,7 +59,7 @@ LOWERED = Plan(
 TUNED = replace(record.begin("a", 3), moves=(7.5,)).with_steps(3, 0, Measurements(9.0, 0.5, (8.0,)))
 GOOD: dict[str, Any] = {
     memories.MODE: {"mode": "fast"},
-    degraded_plan.FILE: {**degraded.to_document(LOWERED, MARK, "auto"), "since": 7.5},
+    memories.DEGRADED_PLAN: {**degraded.to_document(LOWERED, MARK, "auto"), "since": 7.5},
     memories.PROCESSES: {
         "boot_id": processes.boot_id(), "session": 1 << 22, "start": 5, "uid": 0,
         "members": [{"pid": 1 << 22, "start": 5, "name": "x"}],
@@ -70,8 +68,8 @@ GOOD: dict[str, Any] = {
     memories.STARTS: starts.to_document([
         CompletedStart("a", 7.5, 96.0, {"load": 96.0}, {"load_s": 2.5})
     ]),
-    tuning.FILE: record.to_document([TUNED], 7.5),
-    canary.FILE: to_document({"a": GreedyAnswer(("x", "y"), (0.5, 7.5))}),
+    memories.TUNING: record.to_document([TUNED], 7.5),
+    memories.ANSWERS: to_document({"a": GreedyAnswer(("x", "y"), (0.5, 7.5))}),
 }  # fmt: skip
 WRONG: tuple[Any, ...] = (
     None, True, False, -1, 0.5, float("inf"), float("nan"), 10**30, "", "x\0", "x", [], {}, [[]],
@@ -141,14 +139,16 @@ def test_what_cannot_be_used_is_set_aside_once_and_said(
 
 
 def test_a_degraded_plan_of_another_format_is_set_aside_and_named(tmp_path: Path) -> None:
-    former = {**GOOD[degraded_plan.FILE], "format": degraded.FORMAT + 1}
-    state_file.write(tmp_path / degraded_plan.FILE, former)
+    former = {**GOOD[memories.DEGRADED_PLAN], "format": degraded.FORMAT + 1}
+    state_file.write(tmp_path / memories.DEGRADED_PLAN, former)
     (text,) = memories.set_aside(tmp_path, HEALING)
     assert text.endswith(
         "good-plan.json: this version cannot read its format; moved to "
         "good-plan.json.unreadable, starting with a new file"
     )
-    assert PlanMemory(tmp_path / degraded_plan.FILE, HEALING).document(None, MARK, "auto") is None
+    assert (
+        PlanMemory(tmp_path / memories.DEGRADED_PLAN, HEALING).document(None, MARK, "auto") is None
+    )
 
 
 def test_what_is_right_stays(tmp_path: Path) -> None:
@@ -167,15 +167,17 @@ def test_what_the_daemon_writes_is_right(tmp_path: Path) -> None:
     marks = Marks("pipe:[1]", "a mark")
     child.record(tmp_path / memories.PROCESSES, mine.pid, mine.start, [mine], marks)
     StaleFiles((), tmp_path / memories.FILES, tmp_path).look([])
-    kept = PlanMemory(tmp_path / degraded_plan.FILE, HEALING)
+    kept = PlanMemory(tmp_path / memories.DEGRADED_PLAN, HEALING)
     kept.date(LOWERED)
     kept.served_stably(LOWERED, MARK, "auto")
     timed = Starts(tmp_path / memories.STARTS, frozenset())
     timed.remember()
     ignore: Any = lambda *_: None  # noqa: E731
     policy = parse({"policy": {"tune": "apply"}}).policy
-    DraftTuner(tmp_path / tuning.FILE, policy, ignore, ignore, ignore).failed()
-    FirstAnswers(tmp_path / canary.FILE, ignore).keep("a", GreedyAnswer(("x", "y"), (0.5, 7.5)))
+    DraftTuner(tmp_path / memories.TUNING, policy, ignore, ignore, ignore).failed()
+    FirstAnswers(tmp_path / memories.ANSWERS, ignore).keep(
+        "a", GreedyAnswer(("x", "y"), (0.5, 7.5))
+    )
     assert sorted(os.listdir(tmp_path)) == sorted(memories.checks(HEALING))
     assert list(memories.set_aside(tmp_path, HEALING)) == []
     ModeMemory(tmp_path / memories.MODE).choose(None)
@@ -199,7 +201,7 @@ def test_a_folder_that_cannot_be_written_ends_nothing(
 @pytest.mark.long
 def test_a_degraded_plan_with_anything_wrong_in_it_never_keeps_a_plan_from_being_made() -> None:
     used = 0
-    for document in damaged(GOOD[degraded_plan.FILE]):
+    for document in damaged(GOOD[memories.DEGRADED_PLAN]):
         usable = degraded.well_formed(document, HEALING)
         used += usable
         request = PlanRequest(CONFIG, None, {}, document)
@@ -223,9 +225,9 @@ def test_a_plan_that_looks_usable_and_is_not_is_left_out_with_a_warning(
         return engine.planning.make(*arguments, remembered=None, **more)
 
     odd = replace(engine, planning=replace(engine.planning, make=make))
-    monkeypatch.setattr(inspection, "chosen_engine", lambda _: odd)
+    monkeypatch.setattr(plan_request, "chosen_engine", lambda _: odd)
     plan = inspection._plan_as_last_time(
-        PlanRequest(CONFIG, None, {}, GOOD[degraded_plan.FILE]), HERE, MARK, None
+        PlanRequest(CONFIG, None, {}, GOOD[memories.DEGRADED_PLAN]), HERE, MARK, None
     )
     assert plan.rungs == ()
     assert "cannot use the degraded plan that served: TypeError: no number" in plan.warnings

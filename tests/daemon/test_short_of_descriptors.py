@@ -19,6 +19,7 @@ from caovand.core.health.detector import DetectorRules
 from caovand.core.health.observation import NotObserved, ProgressCounters, WatchTick
 from caovand.core.health.signs import Broken
 from caovand.daemon.start import inspection
+from caovand.preparation.plan_request import PlanRequest
 from tests.core.machines import CUDA
 
 
@@ -61,7 +62,7 @@ def test_a_model_that_cannot_be_read_now_is_waited_for(
     monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_, **__: CUDA)
     monkeypatch.setattr(inspection.trust, "require", lambda *_: None)
     monkeypatch.setattr("caovand.adapters.files.safe_files.read", exhausted)
-    request = inspection.PlanRequest(parse({"model": {"path": str(tmp_path)}}), None, {})
+    request = PlanRequest(parse({"model": {"path": str(tmp_path)}}), None, {})
     with pytest.raises(inspection.StartObstacle) as caught:
         inspection.inspect(request, inspection.Directories(*[tmp_path] * 4))
     assert caught.value.hold

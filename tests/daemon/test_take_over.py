@@ -13,8 +13,8 @@ import pytest
 from caovand.adapters.files import state_file
 from caovand.adapters.incidents import Incidents
 from caovand.core.reporting.incident_text import REPORT as INCIDENT
-from caovand.daemon.records import memories
 from caovand.engines.vllm.healing.cures import HEALING
+from caovand.preparation import memories
 from tests.daemon.test_memories import DAMAGE, GOOD, REPORT
 
 MAIN = Path("slots/main")

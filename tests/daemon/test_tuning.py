@@ -17,8 +17,8 @@ from caovand.core.healing.ladder import Decision
 from caovand.core.health.observation import ProgressCounters
 from caovand.core.plan import Plan, Setting, Taken
 from caovand.core.tuning.moves import COOL_DOWN_S
-from caovand.daemon import tuning
 from caovand.daemon.tuning import DraftTuner, Serving
+from caovand.preparation import memories
 
 DEPTH = "speculative_config"
 STEPS = 1000.0
@@ -44,7 +44,7 @@ class Slot:
 
     def restart_daemon(self) -> None:
         self.tuner = DraftTuner(
-            self.path / tuning.FILE, self.policy, lambda kind, text: self.texts.append(text),
+            self.path / memories.TUNING, self.policy, lambda kind, text: self.texts.append(text),
             lambda kind, text: self.marks.append(text), self.texts.append,
         )  # fmt: skip
 
@@ -328,7 +328,7 @@ def test_another_depth_of_the_policy_begins_anew(applies: Slot) -> None:
 
 
 def test_nothing_is_moved_that_cannot_be_written_down(applies: Slot) -> None:
-    (applies.path / tuning.FILE).mkdir()
+    (applies.path / memories.TUNING).mkdir()
     applies.ask()
     assert not applies.wait()
     assert not applies.wait()
@@ -340,8 +340,8 @@ def test_nothing_is_moved_that_cannot_be_written_down(applies: Slot) -> None:
 def test_a_depth_that_fails_is_left_even_if_that_cannot_be_written_down(applies: Slot) -> None:
     applies.ask()
     applies.wait()
-    (applies.path / tuning.FILE).unlink()
-    (applies.path / tuning.FILE).mkdir()
+    (applies.path / memories.TUNING).unlink()
+    (applies.path / memories.TUNING).mkdir()
     applies.tuner.after(plan(0), Decision("again"))
     assert applies.tuner.depth_for(plan(3)) is None
     assert "and not tried again" in applies.texts[-1]

@@ -28,10 +28,10 @@ from caovand.core.lifecycle.events import Start, Stop
 from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan, Setting
 from caovand.core.reporting.wire import Request
-from caovand.daemon.loop import Supervisor
-from caovand.daemon.records import memories
 from caovand.daemon.requests import verbs
 from caovand.daemon.slot import Slot
+from caovand.daemon.supervisor import Supervisor
+from caovand.preparation import memories
 from tests.patience import soon
 from tests.scenarios.test_supervision import configuration, model
 
@@ -43,7 +43,7 @@ ESCAPEE = f"escaped-{os.getpid()}"[:15]
 def _as_the_daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Adopt orphans, and look at everything often."""
     for name in ("POLL_S", "MAX_TICK_S"):
-        monkeypatch.setattr(f"caovand.daemon.loop.{name}", 0.1)
+        monkeypatch.setattr(f"caovand.daemon.supervisor.{name}", 0.1)
     monkeypatch.setenv("STANDIN_BUILD", "cpu")
     processes.become_subreaper()
     yield

@@ -13,8 +13,8 @@ from caovand.adapters.engine.pump import RotatedFile
 from caovand.adapters.files.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.core.config.schema import Config
-from caovand.daemon.loop import Supervisor
 from caovand.daemon.records.unwritten import Unwritten
+from caovand.daemon.supervisor import Supervisor
 
 
 def test_lost_output_is_noticed_once(tmp_path: Path) -> None:

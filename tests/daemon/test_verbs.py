@@ -27,8 +27,8 @@ from caovand.core.slot import MAIN_SLOT
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.engine.figures import SlotFigures
 from caovand.daemon.keys import Keys
-from caovand.daemon.loop import Supervisor
 from caovand.daemon.requests import evidence_verbs, verbs
+from caovand.daemon.supervisor import Supervisor
 from caovand.engines.registry import engine_of
 from tests.patience import turns
 

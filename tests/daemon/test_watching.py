@@ -114,7 +114,7 @@ def test_a_start_is_given_up_before_the_machine_does_where_a_process_failed(
     monkeypatch: pytest.MonkeyPatch, given: float | None, patience_s: float
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("caovand.daemon.engine.watching._now", lambda: now)
+    monkeypatch.setattr("caovand.daemon.engine.watching.now", lambda: now)
 
     def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> None:
         nonlocal now

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from caovand.engines.llamacpp.planning import options as llamacpp
-from caovand.engines.sglang.planning import options as sglang
+from caovand.engines.sglang import options as sglang
 
 
 @pytest.mark.parametrize("options", [llamacpp, sglang])

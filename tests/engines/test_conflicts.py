@@ -174,7 +174,7 @@ def test_few_sequences_go_with_a_small_step() -> None:
 
 def test_the_doctor_fails_a_conflict_with_its_remedy() -> None:
     memory = forecast(plan(engine={"extra_args": ["-tp", "8"]}), TWO)
-    found = checkup(replace(GOOD, memory=memory, plan_warnings=tuple(map(str, memory.conflicts))))
+    found = checkup(replace(GOOD, memory=memory, caveats=memory.conflicts))
     (failed,) = [finding for finding in found if "8 GPUs" in finding.text]
     assert (failed.verdict, failed.remedy) == ("FAIL", "use --tensor-parallel-size 2")
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from caovand.engines import registry
-from caovand.engines.common.logs import excerpts
-from caovand.engines.common.logs.excerpts import is_alarming, pieces
 from caovand.engines.common.logs.wrapping import join_wrapped
+from caovand.engines.explaining import excerpts
+from caovand.engines.explaining.excerpts import is_alarming, pieces
 from caovand.engines.writer import explain_log
 
 MEMORY = "ggml_vulkan: Device memory allocation of size 1059303232 failed."

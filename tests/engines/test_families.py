@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from caovand.core.healing.ladder import REACTIONS
-from caovand.engines.common.healing.answer import answer_of
 from caovand.engines.common.logs.rows.kernel import find_in_kernel, find_in_machine
+from caovand.engines.explaining.answer import answer_of
 from caovand.engines.llamacpp.engine import ENGINE as LLAMACPP
 from caovand.engines.llamacpp.log.explain import explain as explain_llamacpp
 from caovand.engines.ollama.engine import ENGINE as OLLAMA

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common.logs.named import engine_named
+from caovand.engines.explaining.named import engine_named
 from caovand.engines.writer import UNCERTAIN, answer_for, explain_log
 
 TOO_OLD = "RuntimeError: The NVIDIA driver on your system is too old (found version 12040)."

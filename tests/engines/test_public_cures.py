@@ -29,7 +29,7 @@ from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan, Setting
 from caovand.engines import registry
-from caovand.engines.common.healing.answer import answer_of
+from caovand.engines.explaining.answer import answer_of
 from caovand.engines.writer import explain_log
 from tests.public_reports import SETS, reports
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from caovand.adapters.system import processes
 from caovand.cli.common.client import DaemonClient
-from caovand.daemon.records import memories
+from caovand.preparation import memories
 from tests.daemon_process import Daemon, daemon
 from tests.patience import until
 

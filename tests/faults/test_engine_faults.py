@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.system import processes
-from caovand.daemon.engine import canary
-from caovand.daemon.records import memories
+from caovand.preparation import memories
 from tests.faults.seen import NOTHING, Row, Seen, fault, request
 from tests.patience import until
 from tests.ports import free_port
@@ -177,7 +176,7 @@ def test_a_killed_daemon_is_followed_by_one_that_ends_the_orphans_and_knows_its_
     began = time.time()
     one.kill()
     # As if the engines before had answered the fixed prompt otherwise, at a near tie.
-    answers = memories.folder(one.state) / canary.FILE
+    answers = memories.folder(one.state) / memories.ANSWERS
     ((plan, (tokens, margins)),) = json.loads(answers.read_text()).items()
     assert len(tokens) == len(margins) == 16
     answers.write_text(json.dumps({plan: [["other", *tokens[1:]], [0.1, *margins[1:]]]}))

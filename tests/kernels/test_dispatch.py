@@ -93,7 +93,9 @@ ATTENTION = dispatch.AttentionFacts(
 )
 
 
-@pytest.mark.parametrize("changed", [{}, {"cache": "auto"}, {"head_dim": 128, "kv_heads": 8}])
+@pytest.mark.parametrize(
+    "changed", [{}, {"cache": "auto"}, {"cache": "fp8"}, {"head_dim": 128, "kv_heads": 8}]
+)
 def test_attention_of_the_27b_model_is_taken_on_turing(changed: dict) -> None:
     assert dispatch.attention_refusal(replace(ATTENTION, **changed)) is None
 
@@ -107,8 +109,8 @@ def test_attention_of_the_27b_model_is_taken_on_turing(changed: dict) -> None:
         ({"kind": "encoder"}, "the kernels are for decoders", False),
         ({"features": ("sinks", "a soft cap")}, "has sinks and a soft cap", False),
         ({"head_dim": 64}, "128 and 256", False),
-        ({"heads": 25}, "25 query heads are not a multiple of 4", False),
-        ({"cache": "fp8"}, "the cache is fp8", False),
+        ({"heads": 25}, "25 query heads do not divide among 4", False),
+        ({"cache": "fp8_e5m2"}, "the cache is fp8_e5m2", False),
         ({"dtype": "bfloat16"}, "use --dtype half", True),
         ({"overlapped_batches": True}, "micro-batches", True),
         ({"context_parallel": True}, "--decode-context-parallel-size", True),

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from caovand.daemon.start import degraded_plan
+from caovand.preparation import memories
 from tests.daemon_process import ROOT
 from tests.packaging.conftest import ACCOUNT, ENGINE_ACCOUNT, KEEP, Machine, boot, built, end
 from tests.patience import until
@@ -152,7 +152,7 @@ def before(machine: Machine, before_deb: Path, tiny_model: Path) -> Seen:
     machine.write("/etc/caovan.toml", CONFIG)
     machine.must("systemctl", "reload", "caovan")
     machine.until_state("SERVING", patience_s=SOON_S)
-    kept = machine.root / f".{STATE}" / degraded_plan.FILE
+    kept = machine.root / f".{STATE}" / memories.DEGRADED_PLAN
     until(kept.exists, "a degraded plan that served stably", SOON_S)
     seen = see(machine)
     assert seen.mode == ("fast", "caovanctl mode")

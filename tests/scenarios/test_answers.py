@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from caovand.daemon.engine import canary
-from caovand.daemon.records import memories
+from caovand.preparation import memories
 from tests.daemon_process import daemon
 from tests.patience import until
 from tests.scenarios import test_supervision
@@ -65,7 +64,7 @@ def test_a_near_tie_is_no_failure_and_a_broken_file_is_begun_anew(
         assert one.until_state("SERVING")["last_failure"] is None
         until(lambda: "after a near tie" in " ".join(one.events()), "the near tie")
         assert one.stop() == 0
-        kept = memories.folder(one.folder / "state") / canary.FILE
+        kept = memories.folder(one.folder / "state") / memories.ANSWERS
         kept.write_text("{")
         one.start()
         assert one.until_state("SERVING")["last_failure"] is None

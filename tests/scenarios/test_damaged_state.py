@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from caovand.daemon.records import memories
 from caovand.engines.vllm.healing.cures import HEALING
+from caovand.preparation import memories
 from tests.daemon.test_memories import DAMAGE
 from tests.daemon_process import Daemon
 from tests.scenarios.test_supervision import configuration, model  # noqa: F401  (a fixture)

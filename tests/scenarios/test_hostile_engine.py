@@ -19,7 +19,7 @@ from caovand.adapters.confinement import launch
 from caovand.adapters.confinement.popen import popen_arguments
 from caovand.adapters.files.directories import Directories
 from caovand.core.config.schema import Config
-from caovand.daemon.start.confinement import server_confinement
+from caovand.preparation.confinement import server_confinement
 from tests import hostile_engine
 from tests.daemon_process import ROOT, Daemon
 from tests.hostile_engine import BY_A_THREAD, BY_SOCKETS, DENIED, DID, NEEDED

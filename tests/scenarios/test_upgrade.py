@@ -8,8 +8,7 @@ from pathlib import Path
 
 from caovand.adapters import history
 from caovand.adapters.system import processes
-from caovand.daemon.records import memories
-from caovand.daemon.start import degraded_plan
+from caovand.preparation import memories
 from tests.daemon_process import Daemon, daemon
 from tests.patience import until
 from tests.scenarios.test_supervision import CONTEXT_TOO_LONG, configuration, model
@@ -36,7 +35,7 @@ def test_mode_plan_incidents_and_living_engines_are_taken_over(model: Path) -> N
         assert one.ctl("mode", "stable").returncode == 0
         own = memories.folder(one.folder / "state")
         one.until_state("SERVING")
-        until((own / degraded_plan.FILE).exists, "the memory of the degraded plan")
+        until((own / memories.DEGRADED_PLAN).exists, "the memory of the degraded plan")
         temporary = set((one.folder / "cache").glob("tmp-*"))
         left = {process.pid for process in one.tree()}
         one.kill()

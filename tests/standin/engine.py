@@ -2,7 +2,7 @@
 """A stand-in for an engine's Python with vLLM in it, for faults that cannot be caused at will.
 
 It answers the probe, and as `-m vllm.entrypoints.cli.main serve` prints vLLM's start-up lines,
-makes an engine-core process beside itself as vLLM does, and speaks its endpoints and metrics.
+starts an engine-core process as vLLM does, and speaks its endpoints and metrics.
 STANDIN (JSON, by [engine] env) tells it what to do wrong:
 
   boot_s        seconds between start-up lines

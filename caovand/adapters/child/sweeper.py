@@ -13,7 +13,7 @@ from caovand.core.facts.ownership import Process
 POLL_S = 0.02
 QUIET_POLLS = 3  # in a row: one may miss a process that was between two pids
 ROUNDS = 3  # of killing what is seen, before more is done about what is still new
-TRACKER_S = 1.0
+TRACKER_GRACE_S = 1.0
 COMMAND_LINE_S = 0.5  # timeout of reading another process, which may hang with it
 UNSEEN = Process(0, 0, 0, 0, 0, "a process whose pid keeps changing")
 """Stands for processes in the engine's cgroup that were never seen alive."""
@@ -49,7 +49,7 @@ async def sweep(
         others = [process for process in left if not trackers[process.pid, process.start]]
         if others:
             others_at = clock()
-        doomed = others or (left if clock() > others_at + TRACKER_S else ())
+        doomed = others or (left if clock() > others_at + TRACKER_GRACE_S else ())
         signalled = [processes.send(process, signal.SIGKILL) for process in doomed]
         rounds += bool(survivors or hidden)
         if hidden or not all(signalled) or (rounds > ROUNDS and (fresh or not left)):

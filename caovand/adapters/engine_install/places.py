@@ -39,7 +39,6 @@ LOCK_COPY = "caovan-lock.txt"
 STEPS = "caovan-steps.json"
 MAX_BYTES = 1 << 20
 """The maximum size of a marker, a journal or a lock file."""
-_GRAVE = ".removing-"
 
 
 @dataclass(frozen=True)
@@ -241,7 +240,7 @@ def discard(path: Path) -> None:
     """Delete a folder; renamed first, so that a half-deleted one is never mistaken for an
     engine."""
     sweep(path.parent)
-    grave = path.with_name(f"{_GRAVE}{path.name}")
+    grave = installed.grave_of(path)
     path.rename(grave)
     shutil.rmtree(grave)
 
@@ -250,7 +249,7 @@ def sweep(root: Path) -> None:
     """Finish deletions and a switch that were killed."""
     for kind in registry.MODULES:
         _finish_switch(root, kind)
-    for grave in root.glob(f"{_GRAVE}*"):
+    for grave in root.glob(f"{installed.GRAVE}*"):
         shutil.rmtree(grave, ignore_errors=True)
 
 

@@ -14,6 +14,15 @@ from pathlib import Path
 from caovand.adapters.files import lock_file, trust
 from caovand.core.problem import ProblemError
 
+GRAVE = ".removing-"
+"""The prefix of a folder that is being deleted: renamed first, so that a half-deleted one never
+seems complete."""
+
+
+def grave_of(folder: Path) -> Path:
+    """The name under which a folder is deleted."""
+    return folder.with_name(GRAVE + folder.name)
+
 
 def root_from(option: str | None, environ: Mapping[str, str], variable: str, default: Path) -> Path:
     """The root: the option, else the one in the environment's `variable`, else the default."""

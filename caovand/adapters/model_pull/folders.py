@@ -34,7 +34,6 @@ DEFAULT_ROOT = Path("/var/lib/caovan/models")
 ROOT_VARIABLE = "CAOVAN_MODELS"
 MAX_BYTES = 4 << 20
 _STAGING = ".pulling-"
-_GRAVE = ".removing-"
 _PURPOSE = "pull.json"
 
 
@@ -62,7 +61,7 @@ class ModelFolders:
 
     @property
     def grave(self) -> Path:
-        return self.folder.with_name(_GRAVE + self.folder.name)
+        return installed.grave_of(self.folder)
 
     @property
     def lock(self) -> Path:
@@ -201,8 +200,7 @@ def link_existing(place: ModelFolders, path: str, digest: str) -> bool:
 
 
 def discard(place: ModelFolders) -> None:
-    """Delete a model, complete or not; renamed first, so that a half-deleted one never seems
-    complete."""
+    """Delete a model, complete or not."""
     sweep(place)
     if place.folder.is_dir():
         os.rename(place.folder, place.grave)

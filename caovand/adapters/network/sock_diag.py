@@ -1,27 +1,24 @@
 """Ask the kernel about single TCP sockets (NETLINK_SOCK_DIAG), as `ss` does.
 
 Reading /proc/net/tcp walks the table of all connections: 5 ms and more each time on a host with
-much memory, however few there are. Layouts: linux/inet_diag.h and linux/netlink.h.
+much memory, however few there are. Layouts: linux/inet_diag.h.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from caovand.adapters.network import netlink
+
 _SOCK_DIAG = 4  # the netlink protocol
 _BY_FAMILY = 20
-_REQUEST, _DUMP = 0x001, 0x300
-_ERROR, _DONE = 2, 3
 _ANY = 0xFFFFFFFF
 _NO_COOKIE = b"\xff" * 8
 LISTENING = 10
-_HEADER = struct.Struct("=IHHII")
-_NUMBER = struct.Struct("=i")
 _ASKED = struct.Struct("=BBBxI")
 _SOCKET = struct.Struct("!HH16s16s4x8s")
 _ANSWER = struct.Struct("=BBBB48s12xII")
@@ -31,7 +28,6 @@ _UNSUPPORTED = frozenset(
         errno.EPERM, errno.EPROTONOSUPPORT,
     }
 )  # fmt: skip
-_BYTES = 1 << 16
 
 
 class Unsupported(Exception):
@@ -55,7 +51,9 @@ def listening(port: int) -> list[SocketEntry]:
     """The sockets that listen on a port, on any address; raises Unsupported, or OSError."""
     query = _SOCKET.pack(port, 0, b"", b"", _NO_COOKIE)
     families = (socket.AF_INET, socket.AF_INET6)
-    sockets = (entry for family in families for entry in _ask(family, _DUMP, 1 << LISTENING, query))
+    sockets = (
+        entry for family in families for entry in _ask(family, netlink.DUMP, 1 << LISTENING, query)
+    )
     try:
         return [entry for entry in sockets if entry.port == port]
     except OSError as error:
@@ -86,23 +84,7 @@ def other_end(link: socket.socket) -> SocketEntry | None:
 
 def _ask(family: int, flags: int, states: int, asked: bytes) -> Iterator[SocketEntry]:
     body = _ASKED.pack(family, socket.IPPROTO_TCP, 0, states) + asked
-    header = _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST | flags, 1, 0)
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
-        kernel.send(header + body)
-        while True:
-            data = kernel.recv(_BYTES)
-            while data:
-                length, kind = _HEADER.unpack_from(data)[:2]
-                message = data[_HEADER.size : length]
-                if kind == _DONE:
-                    return
-                if kind == _ERROR:
-                    (number,) = _NUMBER.unpack_from(message)
-                    raise OSError(-number, os.strerror(-number))
-                yield _parse_entry(message)
-                data = data[(length + 3) & ~3 :]
-            if not flags:
-                return
+    return map(_parse_entry, netlink.ask(_SOCK_DIAG, _BY_FAMILY, flags, body))
 
 
 def _parse_entry(message: bytes) -> SocketEntry:

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import os
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from caovand.adapters.network import netlink
+
 LOOPBACK = "127.0.0.1"
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
-_HEADER = struct.Struct("=IHHII")
 _ADDRESS = struct.Struct("=BBBBI")
 _ATTRIBUTE = struct.Struct("=HH")
-_NUMBER = struct.Struct("=i")
-_REQUEST_DUMP = 0x301
-_GET_ADDRESS, _ERROR, _DONE = 22, 2, 3
+_GET_ADDRESS = 22
 _REMOTE_END, _LOCAL = 1, 2  # the first equals the address itself if a link has no far end
 _SCOPE_LINK = 253
 _SECONDARY = 0x01  # IPv4's further addresses, IPv6's temporary ones
@@ -34,7 +32,6 @@ _POINTER = struct.Struct("16sP16x")
 _SETTINGS = struct.Struct("=III HBBBBBB IIHBB III")
 _SPEED, _SPEED_HIGH = 3, 12
 _UNKNOWN = 0xFFFFFFFF
-_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -82,20 +79,8 @@ def speed_mbit(interface: str) -> int:
 
 def _answers() -> Iterator[Address]:
     body = _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
-    header = _HEADER.pack(_HEADER.size + len(body), _GET_ADDRESS, _REQUEST_DUMP, 1, 0)
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
-        kernel.send(header + body)
-        while True:
-            data = kernel.recv(_BYTES)
-            while data:
-                length, kind = _HEADER.unpack_from(data)[:2]
-                message, data = data[_HEADER.size : length], data[_align(length) :]
-                if kind == _DONE:
-                    return
-                if kind == _ERROR:
-                    (number,) = _NUMBER.unpack_from(message)
-                    raise OSError(-number, os.strerror(-number))
-                yield from _address(message)
+    for message in netlink.ask(socket.NETLINK_ROUTE, _GET_ADDRESS, netlink.DUMP, body):
+        yield from _address(message)
 
 
 def _address(message: bytes) -> Iterator[Address]:

@@ -25,12 +25,11 @@ from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.healing import degraded
 from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan, Unplannable
+from caovand.core.problem import Problem
 from caovand.core.reporting.report import describe
 from caovand.core.tuning.planning import depth_for, tuned_plan
 from caovand.core.tuning.record import TuningRecord, from_document
-from caovand.daemon import tuning
-from caovand.daemon.records import memories
-from caovand.daemon.start import degraded_plan
+from caovand.preparation import memories
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class PlannedEngine:
 
 def saved_plan(state: Path) -> Any:
     """The degraded plan that the daemon remembers in its state folder."""
-    return state_file.read_or_none(memories.find(state, degraded_plan.FILE))
+    return state_file.read_or_none(memories.find(state, memories.DEGRADED_PLAN))
 
 
 def remembered_here(saved: Path | None) -> Any:
@@ -67,7 +66,7 @@ def tuned_here(saved: Path | None) -> Mapping[str, TuningRecord]:
     if saved is not None:
         return {}
     state = directories(os.environ, os.getuid()).state
-    records = from_document(state_file.read_or_none(memories.find(state, tuning.FILE)))
+    records = from_document(state_file.read_or_none(memories.find(state, memories.TUNING)))
     return records[0] if records else {}
 
 
@@ -104,7 +103,7 @@ def plan_for(
         plan = tuned_plan(plan, depth_for(plan, config.policy, records), config, planned, fits)
         plan, known = foresee(engine, config, plan, machine, planned)
         plan = _spread(plan, config, engine, machine, no_rdma)
-        plan = replace(plan, warnings=(*plan.warnings, alone)) if alone else plan
+        plan = replace(plan, caveats=(*plan.caveats, Problem.stated(alone))) if alone else plan
     except Unplannable as problem:
         raise CommandError(Exit.FAILED, str(problem), _offer(problem, engine, machine)) from None
     cache = cache or directories(os.environ, os.getuid()).cache

@@ -30,9 +30,10 @@ from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, Model
 from caovand.core.facts.occupancy import with_memory_back
 from caovand.core.plan import Unplannable
 from caovand.core.problem import Problem
-from caovand.daemon.records import memories
-from caovand.daemon.start.inspection import PlanRequest, read_model
 from caovand.engines import registry
+from caovand.preparation import memories
+from caovand.preparation.model import read_model
+from caovand.preparation.plan_request import PlanRequest
 
 SYSTEM_CONFIG = Path("/etc/caovan.toml")
 MAX_INVENTORY_BYTES = 4 << 20

@@ -30,7 +30,7 @@ from caovand.core.engine.record import Engine
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.problem import Problem
-from caovand.daemon.start.inspection import read_model
+from caovand.preparation.model import read_model
 
 PATIENCE_S = 3.0
 """The time to wait for an engine that was never probed: its vLLM may take half a minute."""

@@ -64,7 +64,7 @@ def gather(case: Case) -> DoctorFacts:
         model_problem=case.model_problem,
         memory=None,
         plan_problem="",
-        plan_warnings=(),
+        caveats=(),
         **port_facts(config.server.port, case.engine_pids, elsewhere=elsewhere),
         orphans=() if case.engine_pids or saved else find_orphans(),
         python_version="" if saved else platform.python_version(),
@@ -105,7 +105,7 @@ def _with_plan(facts: DoctorFacts, case: Case, inventory: Inventory) -> DoctorFa
         tokens_s=engine.planning.speed(plan, inventory),
         all_reduce=None if saved else _all_reduce(engine, plan, inventory, case.cache),
         memory=planned.memory,
-        plan_warnings=plan.warnings,
+        caveats=plan.caveats,
     )
 
 

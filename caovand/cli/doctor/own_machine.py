@@ -13,7 +13,8 @@ from caovand.adapters.servers.server_process import GATEWAY, PAGE, ServerKind
 from caovand.core.addresses import split_address
 from caovand.core.config.schema import Config
 from caovand.core.facts.checks import CheckResult
-from caovand.daemon.start.confinement import readable_keys
+from caovand.core.problem import Problem
+from caovand.preparation.confinement import readable_keys
 
 CONFINEMENT = "confinement"
 
@@ -80,7 +81,8 @@ def server_checks(
         problem = kind.no_library
         yield CheckResult(kind.name, "WARN", problem.message, problem.remedy)
     elif served and served["problem"]:
-        yield CheckResult(kind.name, "WARN", served["problem"])
+        problem = Problem.stated(served["problem"])
+        yield CheckResult(kind.name, "WARN", problem.fact, problem.remedy)
     elif served:
         yield CheckResult(kind.name, "PASS", f"{kind.title} is served on {served['url']}")
     else:

@@ -9,7 +9,7 @@ from caovand.cli.common.client import ask
 from caovand.cli.common.errors import Exit
 from caovand.cli.common.printing import show
 from caovand.cli.common.verb import Verb
-from caovand.core.gateway.keys import BANDS
+from caovand.core.gateway.fair import BANDS
 from caovand.core.gateway.naming import EFFORTS
 
 

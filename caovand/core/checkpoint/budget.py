@@ -20,6 +20,7 @@ Qwen3.5-397B in GPTQ has 370,000 (91 MiB, of which 42 are an indented index), an
 MAX_PARTS = 1000
 MAX_DEPTH = 64
 MAX_CPU_S = 60.0
+POINTER = "it is a Git LFS pointer, not the file itself"
 
 
 class BadHeader(Exception):

@@ -61,7 +61,7 @@ def describe(
     window = first_count(text, "sliding_window")
     latent, rope = first_count(text, "kv_lora_rank"), first_count(text, "qk_rope_head_dim")
     index = first_count(text, "index_head_dim")
-    quantised = _quantisation(config, text)
+    quantised, table = _quantisation(config, text), _quantisation_table(config, text)
     experts = first_count(text, "num_experts", "num_local_experts", "n_routed_experts")
     layers = layer_types(text)
     if not layers and not hidden:
@@ -99,9 +99,9 @@ def describe(
         group_size=quantised.group_size,
         block_size=quantised.block_size,
         spared=quantised.spared,
-        gptq=read_gptq(_quantisation_table(config, text)),
-        packed=read_packed(_quantisation_table(config, text)),
-        fp8_cache=keeps_fp8_cache(_quantisation_table(config, text)),
+        gptq=read_gptq(table),
+        packed=read_packed(table),
+        fp8_cache=keeps_fp8_cache(table),
         experts=experts,
         experts_per_token=first_count(
             text, "num_experts_per_tok", "experts_per_token", "top_k_experts"

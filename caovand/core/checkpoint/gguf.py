@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from caovand.core.checkpoint.budget import BadHeader, Budget
+from caovand.core.checkpoint.budget import POINTER, BadHeader, Budget
 
 FIRST_PIECE = 64 << 10  # for each part of a model; most headers are small
 PIECE = 1 << 20  # size of an HTTP request
@@ -86,11 +86,8 @@ def parse(read: Callable[[int], bytes], size: int, budget: Budget) -> GgufFile:
         raise BadGguf(f"it has {size} bytes, fewer than any GGUF file")
     magic = source.take(4)
     if magic != b"GGUF":
-        is_pointer = magic == b"vers"
         raise BadGguf(
-            "it is a Git LFS pointer, not the file itself"
-            if is_pointer
-            else "it does not start with the GGUF magic number"
+            POINTER if magic == b"vers" else "it does not start with the GGUF magic number"
         )
     version = source.number(4)
     if version not in (2, 3):

@@ -9,7 +9,7 @@ import struct
 from math import prod
 from typing import Any, NamedTuple
 
-from caovand.core.checkpoint.budget import BadHeader, Budget, TooLarge
+from caovand.core.checkpoint.budget import POINTER, BadHeader, Budget, TooLarge
 
 MAX_VALUES = 2_000_000  # per header: about nine per tensor
 BITS = {
@@ -46,7 +46,7 @@ def header_length(start: bytes, file_size: int) -> int:
     It may exceed the remaining budget: call `Budget.require` before reading the header.
     """
     if start.startswith(b"version "):
-        raise BadShard("it is a Git LFS pointer, not the file itself")
+        raise BadShard(POINTER)
     length = int(struct.unpack("<Q", start)[0]) if len(start) == 8 else 0
     if not 2 <= length <= file_size - 8:
         raise BadShard(f"its header claims {length} bytes, the file has {file_size}")

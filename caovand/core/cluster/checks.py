@@ -21,11 +21,11 @@ from caovand.core.cluster.rdma import rdma_checks
 from caovand.core.cluster.software import software_checks, versions_text
 from caovand.core.engine.record import Package
 from caovand.core.facts.checks import CheckResult
+from caovand.core.facts.shortfalls import LARGER_SHM, SMALL_SHM_MIB
 from caovand.core.problem import Problem
 from caovand.core.reporting.card_text import card_kinds
 
 ETHERNET_MTU = 1500
-SMALL_SHM_MIB = 1024
 LONG_TRIP_S = 0.002
 LARGE_OFFSET_S = 1.0
 SAME_CAOVAN = "install the same caovan on all nodes, then: sudo systemctl restart caovan"
@@ -206,7 +206,7 @@ def _shared_memory(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
                 "FAIL",
                 f"/dev/shm on {node.name} has {node.shm_free_mib} MiB free; ranks and NCCL exchange"
                 " data there",
-                "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)",
+                LARGER_SHM,
                 node,
             )
 

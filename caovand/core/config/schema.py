@@ -21,9 +21,11 @@ from caovand.core.config.services import (
     MetricsSection,
     PageSection,
 )
+from caovand.core.gateway.naming import MAX_TOKENS
 
 Mode = Literal["auto", "stable", "fast"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+MAX_DRAFT_DEPTH = 8
 AUTO_SPEC = "CAOVAN_AUTO_SPEC"
 """The variable that overrides the configured draft depth: a number or a mode."""
 
@@ -45,7 +47,7 @@ class ModelSection:
         None,
         'Context in tokens; "auto" is the longest that fits, at most the model\'s own.',
         low=1,
-        high=16_777_216,
+        high=MAX_TOKENS,
     )
     chat_template: str = key("", "Chat template file; empty is the model's own.")
     drafter: str = key(
@@ -92,7 +94,9 @@ class PolicySection:
         "few users), long (prompts of 100,000) or batch (many users).",
         choices=("chat", "long", "batch"),
     )
-    mtp: int | None = key(None, "Speculative MTP depth in tokens; 0 turns it off.", low=0, high=8)
+    mtp: int | None = key(
+        None, "Speculative MTP depth in tokens; 0 turns it off.", low=0, high=MAX_DRAFT_DEPTH
+    )
     tune: str = key(
         "off",
         "Draft tuner: suggest reports the fastest draft depth in `status`, estimated from measured"

@@ -10,6 +10,7 @@ from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import EngineInfo, Gpu, ModelCard
 from caovand.core.facts.shortfalls import old_driver
+from caovand.core.plan import Misfit
 from caovand.core.problem import Problem
 
 ENGINE, GPUS, MEMORY, MODEL, PLAN, SYSTEM = "engine", "GPUs", "memory", "model", "plan", "system"
@@ -118,15 +119,13 @@ def memory_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def plan_checks(facts: DoctorFacts, results: Sequence[CheckResult]) -> Iterator[CheckResult]:
-    """Report why there is no plan, or the plan's warnings, unless `results` already do."""
+    """Report why there is no plan, or the plan's caveats, unless `results` already do."""
     if facts.plan_problem:
-        fact, _, remedy = facts.plan_problem.partition("; ")
-        yield CheckResult(PLAN, "FAIL", fact, remedy)
-    for warning in facts.plan_warnings:
-        reported = any(f"{warning}; ".startswith(f"{result.text}; ") for result in results)
-        if not reported and not warning.startswith("it does not fit"):
-            fact, _, remedy = warning.partition("; ")
-            yield CheckResult(PLAN, "WARN", fact, remedy)
+        yield failed_check(PLAN, Problem.stated(facts.plan_problem))
+    reported = {result.text for result in results}
+    for caveat in facts.caveats:
+        if caveat.message not in reported and not isinstance(caveat, Misfit):
+            yield CheckResult(PLAN, "WARN", caveat.message, caveat.remedy)
 
 
 def port_checks(facts: DoctorFacts) -> Iterator[CheckResult]:

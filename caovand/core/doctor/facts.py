@@ -32,7 +32,7 @@ class DoctorFacts:
     model_problem: Problem | None
     memory: MemoryEstimate | None
     plan_problem: str
-    plan_warnings: tuple[str, ...]
+    caveats: tuple[Problem, ...]
     port: int
     listeners: tuple[str, ...] | None
     orphans: tuple[tuple[int, str], ...]

@@ -60,6 +60,20 @@ class FindCause(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnRows:
+    """Ids of the rows that only one engine's table has, by what they mean for its server."""
+
+    prefix: str = ""
+    """The prefix of all of them; "" without one."""
+    requests: tuple[str, ...] = ()
+    """Wrong requests, and answers of a model: the server goes on."""
+    commands: frozenset[str] = frozenset()
+    """A command or request that failed alone, unless it was a plan's own model."""
+    client: tuple[str, ...] = ()
+    """Messages of its own client that found no server."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Log:
     """Reads an engine's output."""
 
@@ -81,6 +95,16 @@ class Log:
     """Matches the start of lines that no other program prints."""
     embeds: str = ""
     """The engine whose program this one runs as its runner, and whose lines appear in this log."""
+    named: re.Pattern[str]
+    """Finds the engine's names in paths, commands, packages and prose."""
+    sources: re.Pattern[str] | None = None
+    """Matches lines with its own files or routes, which identify it if nothing else does."""
+    own_rows: OwnRows = OwnRows()
+    linux_only: bool = False
+    """Whether its packages need Linux."""
+    on_systems: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Advice in place of Linux's commands, by a row's id, or ":" and a busy port, and by "windows"
+    or "mac"."""
     begins: tuple[str, ...] = ()
     """Texts in the first lines of a start."""
     kinds: Mapping[str, str] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from caovand.core.engine.log import Explanation, Log
 from caovand.core.engine.named_models import NamedModels
 from caovand.core.engine.planning import Planning
 from caovand.core.engine.probe import ProbeScripts
+from caovand.core.engine.serve_words import ServeWords
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.core.figures.counters import Reading
 from caovand.core.healing.rung import Healing
@@ -281,3 +282,5 @@ class Engine:
     """Options that name a folder or file it writes to."""
     nodes: MultiNode | None = None
     """None if it runs on one machine only."""
+    serve_words: ServeWords | None = None
+    """None if `caovanctl serve` does not stand in for its command."""

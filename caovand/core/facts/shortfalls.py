@@ -18,6 +18,9 @@ DRIVER_OF_CUDA = {11: "450.80", 12: "525.60", 13: "580.65"}
 INSTALL_DRIVER = (
     "sudo ubuntu-drivers install (on Debian: cuda-drivers from NVIDIA's repository), then reboot"
 )
+SMALL_SHM_MIB = 1024
+"""Less than this of /dev/shm is little for several ranks."""
+LARGER_SHM = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
 _OLDEST_CARD = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
 """Compute capability of the oldest cards that each CUDA release compiles for."""
 

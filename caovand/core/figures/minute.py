@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from statistics import mean
 
 from caovand.core.figures.counters import NOTHING, Counters
-from caovand.core.figures.track import TrackPoint
+from caovand.core.figures.track import TrackPoint, quantiles_of
 from caovand.core.health.observation import GpuSample
 
 MINUTE_S = 60
@@ -105,10 +105,7 @@ class Tally:
             prefix_hits=more.prefix_hits,
             drafts=more.drafts,
             accepted_tokens=sum(more.accepted),
-            first_token_p50_s=more.first_token_s.quantile(0.5),
-            first_token_p99_s=more.first_token_s.quantile(0.99),
-            token_p50_s=more.token_s.quantile(0.5),
-            token_p99_s=more.token_s.quantile(0.99),
+            **quantiles_of(more),
         )
 
 

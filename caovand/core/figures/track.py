@@ -25,6 +25,13 @@ QUANTILES = {
 """Quantiles by their name in the history: the histogram, and the share of values below."""
 
 
+def quantiles_of(counters: Counters) -> dict[str, Any]:
+    """Each quantile's value by its name; None without values."""
+    return {
+        name: getattr(counters, times).quantile(share) for name, (times, share) in QUANTILES.items()
+    }
+
+
 @dataclass(frozen=True)
 class TrackPoint:
     """The totals at one moment, and the engine's requests in progress."""
@@ -120,8 +127,9 @@ def series(track: Track, now: float) -> dict[str, list[float | None]]:
         columns[f"{name}_per_s"] = [_rate(more, name, b.at - a.at) for a, b, more in pairs]
     for name in ("running", "waiting", "kv_cache_usage"):
         columns[name] = [round_figure(getattr(b, name)) for _, b, _ in pairs]
-    for name, (times, share) in QUANTILES.items():
-        columns[name] = [round_figure(getattr(more, times).quantile(share)) for *_, more in pairs]
+    quantiles = [quantiles_of(more) for *_, more in pairs]
+    for name in QUANTILES:
+        columns[name] = [round_figure(values[name]) for values in quantiles]
     columns["tokens_per_step"] = [
         (drafting(more) or {}).get("tokens_per_step") for *_, more in pairs
     ]

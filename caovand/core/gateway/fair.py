@@ -11,8 +11,8 @@ import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-ANY_BAND = "interactive"
 WEIGHTS = {"interactive": 8.0, "background": 1.0}
+BANDS = tuple(WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Lane:
     """The requests of one key; requests without a key share one without a name."""
 
     key: str = ""
-    band: str = ANY_BAND
+    band: str = BANDS[0]
 
 
 SHARED_LANE = Lane()

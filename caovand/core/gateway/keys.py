@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from caovand.core.document import listed, number, optional, read_or_none, record, string, whole
+from caovand.core.gateway.fair import BANDS
 from caovand.core.gateway.naming import EFFORTS, MAX_TEMPERATURE, MAX_TOKENS, Defaults
 from caovand.core.problem import Problem, ProblemError
 
@@ -17,7 +18,6 @@ MAX_KEYS = 200
 MAX_MODELS = 10
 MAX_MODEL_NAME = 200
 MAX_LIMIT = 10**12
-BANDS = ("interactive", "background")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from caovand.core.gateway.keys import ClientKey
+from caovand.core.units import DAY_S
 
 MINUTE_S = 60.0
-DAY_S = 86_400
 TAIL_BYTES = 4096
 BYTES_PER_TOKEN = 4
 ASSUMED_ANSWER_TOKENS = 256

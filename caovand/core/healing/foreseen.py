@@ -12,7 +12,8 @@ from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing import ladder
 from caovand.core.healing.failure import Foreseen
-from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.core.plan import Misfit, Plan, Setting, Unplannable
+from caovand.core.problem import Problem
 
 CACHE_FAILURES = ("kv-cache-short", "kv-cache-none")
 
@@ -41,13 +42,8 @@ def foresee(
 
     known = predict(plan)
     # Other programs may exit: rungs are then undone, but a separate plan would stay.
-    alone = known is not None and not known.hold
-    if (
-        known is not None
-        and alone
-        and known.finding.failure in CACHE_FAILURES
-        and replan is not None
-    ):
+    may_shorten = known and not known.hold and known.finding.failure in CACHE_FAILURES
+    if known and may_shorten and replan is not None:
         shorter = _with_longest_context(
             engine, config, plan, inventory, replan, known.unless_pinned
         )
@@ -107,17 +103,19 @@ def _note_shortened(plan: Plan, asked: int, setting: str, advice: tuple[str, ...
         f"[model] max_model_len = {asked} does not fit; this is the longest that fits, with a "
         "margin for the forecast's error"
     )
-    text = f"[model] max_model_len = {asked} does not fit"
+    fact = f"[model] max_model_len = {asked} does not fit: the plan has {context}"
     others = [remedy for remedy in advice if not remedy.startswith(setting)][:2]
-    warning = "; ".join((f"{text}: the plan has {context}", *others))
+    caveat = Problem("", fact, "; ".join(others))
     settings = {**plan.settings, setting: Setting(context, "policy", reason)}
-    return replace(plan, settings=settings, warnings=(*plan.warnings, warning))
+    return replace(plan, settings=settings, caveats=(*plan.caveats, caveat))
 
 
 def _mark_lowered(plan: Plan) -> Plan:
-    """Mark warnings about requested settings as such."""
-    return replace(plan, warnings=tuple(map(_as_asked, plan.warnings)))
+    """Say that the plan's misfit is that of the requested settings."""
+    return replace(plan, caveats=tuple(map(_as_asked, plan.caveats)))
 
 
-def _as_asked(warning: str) -> str:
-    return f"as requested, {warning}" if warning.startswith("it does not fit") else warning
+def _as_asked(caveat: Problem) -> Problem:
+    if not isinstance(caveat, Misfit):
+        return caveat
+    return Problem("", f"as requested, {caveat.message}", caveat.remedy)

@@ -16,7 +16,7 @@ from caovand.core.config.schema import PolicySection
 from caovand.core.facts.occupancy import Used, maxima
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.rung import Healing, Rung, RungStep
-from caovand.core.plan import Plan, Setting, Taken
+from caovand.core.plan import Plan, Setting
 from caovand.core.problem import Problem
 
 ReactionKind = Literal["fatal", "hold", "wait", "retry", "restart", "rung"]
@@ -224,7 +224,7 @@ def _descend(
     known = frozenset(rules.conflicts(plan))
     for rung in rules.healing.rungs_for(finding):
         step = rung.step(plan, finding)
-        if step is None or _use(rung, step) in plan.taken:
+        if step is None or rung.taken(step.value) in plan.taken:
             continue
         lower = _apply(plan, rung, step, finding, rules)
         if frozenset(rules.conflicts(lower)) - known and step.paired:
@@ -258,10 +258,6 @@ def _obstacle(plan: Plan, rung: Rung, step: RungStep, rules: LadderRules) -> str
     return ""
 
 
-def _use(rung: Rung, step: RungStep) -> Taken:
-    return rung.taken(step.value)
-
-
 def _apply(plan: Plan, rung: Rung, step: RungStep, finding: Finding, rules: LadderRules) -> Plan:
     reason = f"{step.change}, because of {finding.failure}"
     settings = {name: Setting(value, "ladder", reason) for name, value in step.settings.items()}
@@ -271,7 +267,7 @@ def _apply(plan: Plan, rung: Rung, step: RungStep, finding: Finding, rules: Ladd
         plan,
         settings={**plan.settings, **settings},
         env={**plan.env, **env},
-        taken=(*plan.taken, _use(rung, step)),
+        taken=(*plan.taken, rung.taken(step.value)),
         tried=(*plan.tried, plan.identity),
         others_mib=maxima(plan.others_mib, rules.others_mib) if of_memory else plan.others_mib,
     )

@@ -87,6 +87,11 @@ Observation = (
 )
 
 
+def reading_interval_s(hang_s: float) -> float:
+    """The longest time between readings of the counters with which a hang is found in time."""
+    return hang_s / MIN_READINGS
+
+
 def begin(at: float) -> WatchState:
     """Start watching a child that has just started."""
     return WatchState(last_progress_at=at, last_reading_at=at)

@@ -20,7 +20,7 @@ HISTORY = 360  # shares kept: an hour of drafting
 
 
 @dataclass(frozen=True)
-class Drafting:
+class AcceptanceTrend:
     """Acceptance by interval, and the current run of bad intervals.
 
     `barren` counts intervals without any accepted draft; `fallen` are shares far below the usual
@@ -31,7 +31,7 @@ class Drafting:
     barren: int = 0
     fallen: tuple[float, ...] = ()
 
-    def after(self, drafted: float, accepted: float) -> Drafting:
+    def after(self, drafted: float, accepted: float) -> AcceptanceTrend:
         """Add an interval with its numbers of drafted and accepted tokens."""
         if drafted < MIN_DRAFTS:
             return replace(self, barren=0) if accepted > 0 else self
@@ -40,7 +40,7 @@ class Drafting:
         if share < self._threshold:
             return replace(self, barren=barren, fallen=(*self.fallen, share))
         shares = (*self.shares, *self.fallen, share)[-HISTORY:]
-        return Drafting(shares, barren)
+        return AcceptanceTrend(shares, barren)
 
     @property
     def doubtful(self) -> bool:

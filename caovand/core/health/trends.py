@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from caovand.core.health.drafting import Drafting
+from caovand.core.health.drafting import AcceptanceTrend
 from caovand.core.health.observation import ProgressCounters
 
 INTERVAL_S = 10.0
@@ -24,7 +24,7 @@ class Trend:
     """The current interval, and the results of earlier ones."""
 
     began: ProgressCounters | None = None
-    drafting: Drafting = field(default_factory=Drafting)
+    drafting: AcceptanceTrend = field(default_factory=AcceptanceTrend)
     rates: tuple[float, ...] = ()
     slow: int = 0
 

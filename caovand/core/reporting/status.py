@@ -30,7 +30,7 @@ OWN_PHASES = (
     Phase("proof", "test completion", "prove"),
 )
 """Phases of a start in which the daemon acts and the engine prints nothing."""
-DAEMONS = frozenset({"gpus", "daemon"})
+DAEMON_FIELDS = frozenset({"gpus", "daemon"})
 WORST_FIRST = (
     State.FAILED, State.HOLD, State.BACKOFF, State.RECYCLING, State.STARTING, State.STOPPING,
     State.STOPPED, State.SERVING,
@@ -226,7 +226,7 @@ def worst_first(snapshots: Mapping[str, Snapshot]) -> list[str]:
 
 def entry(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
     """A slot's entry in the list of slots: its document without the daemon's own fields."""
-    fields = {key: value for key, value in document.items() if key not in DAEMONS}
+    fields = {key: value for key, value in document.items() if key not in DAEMON_FIELDS}
     return {"name": name, **fields}
 
 

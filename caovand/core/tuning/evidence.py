@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from caovand.core.config.schema import MAX_DRAFT_DEPTH
 from caovand.core.figures.track import TrackPoint
 
-DEPTHS = range(7)
-MAX_DEPTH = 8  # the operator's depth may exceed the modelled ones
-BANDS = (0, 8 << 10, 32 << 10)
+DEPTHS = range(7)  # the modelled ones, which the operator's may exceed
+CONTEXT_BANDS = (0, 8 << 10, 32 << 10)
 """Minimum context of each band, in tokens."""
 KEPT_STEPS = 20_000
 """Beyond this many steps, older ones lose weight, because users' requests change."""
@@ -58,7 +58,7 @@ MeasurementsByBand = Mapping[tuple[int, int], Measurements]
 
 def band_of(context: float) -> int:
     """Index of a context's band."""
-    return sum(context >= first for first in BANDS) - 1
+    return sum(context >= first for first in CONTEXT_BANDS) - 1
 
 
 def context_after(earlier: float | None, before: TrackPoint, after: TrackPoint) -> float | None:
@@ -98,7 +98,7 @@ def measure_steps(
     band = band_of(context)
     if _under_way(before) and (earlier is None or band_of(earlier) != band):
         return None
-    accepted = more.accepted[:MAX_DEPTH] if more.drafts else ()
+    accepted = more.accepted[:MAX_DRAFT_DEPTH] if more.drafts else ()
     return band, Measurements(steps, seconds, accepted)
 
 

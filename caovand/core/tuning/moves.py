@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from caovand.core.tuning.evidence import BANDS, DEPTHS, Measurements
+from caovand.core.tuning.evidence import CONTEXT_BANDS, DEPTHS, Measurements
 from caovand.core.tuning.model import ENOUGH_STEPS, Estimate, estimate
 from caovand.core.tuning.record import MAX_MOVES, TuningRecord
 
@@ -56,7 +56,7 @@ class Suggestion:
         drafts = [max(DEPTHS, key=self.basis.by_band[band].__getitem__) > 0 for band in bands]
         if all(drafts) or not any(drafts) or drafts != sorted(drafts, reverse=True):
             return None
-        return BANDS[bands[drafts.index(False)]]
+        return CONTEXT_BANDS[bands[drafts.index(False)]]
 
     @property
     def _losing_note(self) -> str:
@@ -75,7 +75,7 @@ class Suggestion:
             "measured": list(self.basis.depths),
             "tokens_per_s": _rounded(self.basis.per_s),
             "by_context": [
-                {"from": BANDS[band], "tokens_per_s": _rounded(rates)}
+                {"from": CONTEXT_BANDS[band], "tokens_per_s": _rounded(rates)}
                 for band, rates in sorted(self.basis.by_band.items())
             ],
             "drafts_lose_from": self.loses_from,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from caovand.core.config.schema import MAX_DRAFT_DEPTH
 from caovand.core.document import (
     PartReader,
     into,
@@ -19,9 +20,8 @@ from caovand.core.document import (
     whole,
 )
 from caovand.core.tuning.evidence import (
-    BANDS,
+    CONTEXT_BANDS,
     MAX_COUNT,
-    MAX_DEPTH,
     Measurements,
     MeasurementsByBand,
 )
@@ -115,9 +115,10 @@ def _by_basis(
     return {record.basis: record for record in records}, float(failed_at)
 
 
-_DEPTH, _COUNT = whole(high=MAX_DEPTH), number(0, MAX_COUNT)
+_DEPTH, _BAND = whole(high=MAX_DRAFT_DEPTH), whole(high=len(CONTEXT_BANDS) - 1)
+_COUNT = number(0, MAX_COUNT)
 _MEASURED = require(
-    row(_DEPTH, whole(high=len(BANDS) - 1), _COUNT, _COUNT, listed(_COUNT, MAX_DEPTH)),
+    row(_DEPTH, _BAND, _COUNT, _COUNT, listed(_COUNT, MAX_DRAFT_DEPTH)),
     lambda seen: (seen[2] == 0) == (seen[3] == 0),
     "has steps without seconds, or seconds without steps",
 )

@@ -25,7 +25,6 @@ from caovand.core.health.canary import Degenerate, GreedyAnswer
 from caovand.core.health.observation import ProgressCounters
 from caovand.core.plan import Plan
 
-FILE = "answers.json"  # in the folder of the slot's state
 METRICS_S = 5.0
 NOT_NUMBERS = "its logits are NaN"
 

@@ -9,10 +9,10 @@ from caovand.adapters.child import end_orphans, for_people
 from caovand.adapters.system.processes import engine_cgroup, former_cgroup
 from caovand.core.facts.ownership import Process
 from caovand.core.slot import MAIN_SLOT
-from caovand.daemon.records import memories
 from caovand.daemon.shared import Shared
 from caovand.daemon.stale_files import StaleFileCleaner
 from caovand.daemon.start import inspection
+from caovand.preparation import memories
 
 
 class EarlierEngine:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from caovand.adapters.privileges import engine_user
-from caovand.daemon.start.confinement import OWN_CACHES
+from caovand.preparation.confinement import OWN_CACHES
 
 
 def engine_environ(

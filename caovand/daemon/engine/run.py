@@ -42,9 +42,9 @@ from caovand.daemon.engine.watching import Watching
 from caovand.daemon.machine import Machine, SlotHooks
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.start.all_reduce import check_all_reduce
-from caovand.daemon.start.confinement import confinement
 from caovand.daemon.start.inspection import PreparedStart
 from caovand.daemon.tasks import Task, cancel
+from caovand.preparation.confinement import confinement
 
 RETRY_S = 1.0
 

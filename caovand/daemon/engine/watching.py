@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import random
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -39,6 +38,7 @@ from caovand.daemon.engine import proof, scrape
 from caovand.daemon.engine.causes import Causes
 from caovand.daemon.engine.peers import Peers
 from caovand.daemon.engine.watched_run import WatchedRun
+from caovand.daemon.shared import now
 from caovand.daemon.tasks import Tasks
 from caovand.engines.common.logs.rows.kernel import OF_PROGRAM, XID_STOPPED, find_in_kernel
 
@@ -61,7 +61,7 @@ class Watching:
         self._run, self._endpoint = run, run.endpoint
         self._rules = self._rules_of(run.section)
         self._lock = threading.Lock()
-        self._watch = detector.begin(_now())
+        self._watch = detector.begin(now())
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(self._report_fault)
         self._polling = False
@@ -80,14 +80,14 @@ class Watching:
 
     def on_lines(self, lines: Sequence[str]) -> None:
         """Process lines of the child; called from the log pump's thread."""
-        serving, now = self._watch.serving, _now()
+        serving, at = self._watch.serving, now()
         for line in lines:
             texts = self._run.engine.log.plain(line)
             self.causes.kept.keep(line, texts)
             for text in texts:
-                self._read(text, serving, now)
+                self._read(text, serving, at)
 
-    def _read(self, line: str, serving: bool, now: float) -> None:
+    def _read(self, line: str, serving: bool, at: float) -> None:
         mark, figures = self._run.engine.log.read(line)
         listens = mark is not None and mark.phase == self._run.engine.log.listening
         if listens and mark is not None and mark.progress == 1.0 and not serving:
@@ -97,7 +97,7 @@ class Watching:
         for name, value in () if serving else figures.items():
             # The draft model's sizes follow the main model's.
             self.reported.setdefault(name, value)
-        self.observe(LogLine(line, now, mark))
+        self.observe(LogLine(line, at, mark))
 
     def observe(self, observation: Observation) -> None:
         """Pass an observation to the detector; callable from any thread."""
@@ -136,14 +136,14 @@ class Watching:
         """Check the kernel's lines, and the HTTP server unless a check is already running."""
         self.on_kernel_lines(child, kernel)
         # An engine without answers has no counters: silence would be mistaken for a hang.
-        self.observe(WatchTick(_now()) if self._run.answers else NotObserved(_now()))
+        self.observe(WatchTick(now()) if self._run.answers else NotObserved(now()))
         self._give_up(child)
         if self._polling or not self._watch.serving or not self._run.answers:
             return
         self._polling, api = True, self._run.engine.api
         try:
             health = await scrape.answer(self._endpoint, api.health)
-            self.observe(Health(health.status if health else None, _now()))
+            self.observe(Health(health.status if health else None, now()))
             if scraped := await scrape.metrics(self._endpoint, api, self._run.at_engine()):
                 self.metrics = scraped.body
                 self._run.on_reading(scraped.reading)
@@ -152,7 +152,7 @@ class Watching:
             self._on_stranger(problem)
         except Exception as problem:
             if limits.limit_reached(problem):
-                self.observe(NotObserved(_now()))
+                self.observe(NotObserved(now()))
             raise
         else:
             self._stranger_answers = False
@@ -164,7 +164,7 @@ class Watching:
 
         The state machine does not see the log, and would wait for the phase's full time limit.
         """
-        watch, waited_s = self._watch, _now() - self._watch.last_progress_at
+        watch, waited_s = self._watch, now() - self._watch.last_progress_at
         ended = self._gave_up or child.status is not None
         if not self.causes.kept.failed or watch.serving or ended:
             return
@@ -191,7 +191,7 @@ class Watching:
         run = self._run
 
         def on_step(text: str) -> None:
-            run.apply(Progressed(at=_now(), generation=run.generation, phase="proof", detail=text))
+            run.apply(Progressed(at=now(), generation=run.generation, phase="proof", detail=text))
 
         limit_s = stall_s("proof", self._rules.watch.stall_s)
         peers = Peers(child.pids)
@@ -213,8 +213,8 @@ class Watching:
     def serves(self) -> None:
         """Apply Proven: the engine does real work."""
         with self._lock:
-            self._watch = detector.proven(self._watch, _now())
-        self._run.apply(Proven(at=_now(), chance=random.random(), generation=self._run.generation))
+            self._watch = detector.proven(self._watch, now())
+        self._run.apply(Proven(at=now(), chance=random.random(), generation=self._run.generation))
 
     async def until_exit(self, child: Child) -> None:
         """Wait for the child to exit; apply Exited with the cause from its log."""
@@ -241,7 +241,7 @@ class Watching:
         else:
             finding = Finding("engine-died", text, phase)
         self._over = True
-        self.observe(ChildExit(code, _now()))
+        self.observe(ChildExit(code, now()))
         self._end(Exited, finding)
 
     @property
@@ -301,7 +301,7 @@ class Watching:
         self._end(Failed, finding)
 
     def _end(self, kind: type[Failed] | type[Exited], finding: Finding) -> None:
-        at, generation = _now(), self._run.generation
+        at, generation = now(), self._run.generation
         self._run.apply(kind(at=at, chance=random.random(), generation=generation, finding=finding))
 
     async def _probe(self, timeout_s: float, idle: bool) -> None:
@@ -316,16 +316,16 @@ class Watching:
             timeout_s,
         )
         try:
-            await proof.retry_on_limit(*asked, lacking=lambda: self.observe(NotObserved(_now())))
+            await proof.retry_on_limit(*asked, lacking=lambda: self.observe(NotObserved(now())))
         except Stranger as problem:
             self._on_stranger(problem)
         except Unanswered as problem:
-            self.observe(ProbeResult(False, str(problem), _now()))
+            self.observe(ProbeResult(False, str(problem), now()))
         else:
-            self.observe(ProbeResult(True, "", _now()))
+            self.observe(ProbeResult(True, "", now()))
             if idle:
                 await self._answers_wrongly("serving", timeout_s)
-        self.probed_at = _now()
+        self.probed_at = now()
 
     async def _answers_wrongly(self, phase: str, timeout_s: float) -> bool:
         """Compare the answer to the fixed prompt; if it is wrong, fail and return True."""
@@ -344,7 +344,3 @@ ACTIONS: Mapping[type[Sign], Callable[[Watching, Any], None]] = {
     Broken: Watching._begin_break,
 }
 """The action for each sign of the detector."""
-
-
-def _now() -> float:
-    return time.monotonic()

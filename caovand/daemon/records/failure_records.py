@@ -23,7 +23,7 @@ from caovand.daemon.engine.watching import Watching
 from caovand.daemon.records.chronicle import Recorder, Then
 from caovand.daemon.shared import Shared
 from caovand.daemon.start.planning import SlotPlanner
-from caovand.engines.common.healing.answer import answer_of
+from caovand.engines.explaining.answer import answer_of
 
 
 class FailureRecords:

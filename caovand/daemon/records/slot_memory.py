@@ -16,15 +16,13 @@ from caovand.core.lifecycle.events import LifecycleEvent
 from caovand.core.lifecycle.state import Snapshot
 from caovand.core.reporting import starts
 from caovand.core.slot import MAIN_SLOT
-from caovand.daemon.engine import canary
 from caovand.daemon.engine.canary import FirstAnswers
 from caovand.daemon.engine.watching import Watching
-from caovand.daemon.records import memories
 from caovand.daemon.shared import Shared
-from caovand.daemon.start import degraded_plan
 from caovand.daemon.start.degraded_plan import PlanMemory
 from caovand.daemon.start.inspection import PreparedStart
 from caovand.daemon.start.starts import Starts
+from caovand.preparation import memories
 
 
 class SlotMemory:
@@ -42,9 +40,9 @@ class SlotMemory:
         self.path: Callable[[str], Path] = partial(memories.find, self._state, name=name)
         self.modes = ModeMemory(self.path(memories.MODE))
         self.incidents = Incidents(self.path(memories.INCIDENTS))
-        self.plans = PlanMemory(self.path(degraded_plan.FILE), engine.healing)
+        self.plans = PlanMemory(self.path(memories.DEGRADED_PLAN), engine.healing)
         self.starts = Starts(self.path(memories.STARTS), engine.log.launches)
-        self.answers = FirstAnswers(self.path(canary.FILE), notice)
+        self.answers = FirstAnswers(self.path(memories.ANSWERS), notice)
 
     def _restore(self, engine: Engine) -> list[str]:
         """Migrate files of an earlier version and move unusable ones aside; return messages."""

@@ -11,12 +11,12 @@ from caovand.adapters.incidents import NoIncident
 from caovand.core.problem import ProblemError
 from caovand.core.reporting.incident_text import REPORT
 from caovand.core.reporting.wire import Request, notice_fields
-from caovand.daemon.loop import Supervisor
+from caovand.core.units import DAY_S
 from caovand.daemon.requests.arguments import Result, VerbError, argument
 from caovand.daemon.slot import Slot
+from caovand.daemon.supervisor import Supervisor
 
 LOG_BYTES = 48 * 1024
-DAY_S = 86400.0
 MAX_POINTS = 1000
 PIECE_BYTES = 36 * 1024  # per piece of a file: 48 KiB in base64
 
@@ -91,7 +91,7 @@ async def history(slot: Slot, args: Mapping[str, Any]) -> Result:
 
     The number of steps is limited by a frame: request shorter times for finer steps.
     """
-    seconds = argument(args, "seconds", float, DAY_S)
+    seconds = argument(args, "seconds", float, float(DAY_S))
     points = argument(args, "points", int, MAX_POINTS)
     until = argument(args, "until", float, 0.0) if "until" in args else None
     if not 60 <= seconds <= 366 * DAY_S:

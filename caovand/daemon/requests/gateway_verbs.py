@@ -11,9 +11,9 @@ from caovand.core.printable import one_line
 from caovand.core.problem import ProblemError
 from caovand.core.reporting.wire import Request
 from caovand.daemon.keys import requested_key
-from caovand.daemon.loop import Supervisor
 from caovand.daemon.requests.arguments import Result, VerbError, argument
 from caovand.daemon.slot import Slot
+from caovand.daemon.supervisor import Supervisor
 
 MAX_WAIT_S = 60.0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, cast
@@ -18,10 +17,11 @@ from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting import status
 from caovand.core.reporting.wire import Reply, Request
-from caovand.daemon.loop import Supervisor
 from caovand.daemon.requests import evidence_verbs, gateway_verbs
 from caovand.daemon.requests.arguments import Result, VerbError, argument
+from caovand.daemon.shared import now
 from caovand.daemon.slot import Slot
+from caovand.daemon.supervisor import Supervisor
 
 MAX_WAIT_S = 86400.0
 MAX_OPEN_WAIT_S = 60.0  # for a request from the socket that every user may use
@@ -172,7 +172,7 @@ def _applying(
     """Make the handler of a request that applies an operator's event."""
 
     async def apply(slot: Slot, args: Mapping[str, Any]) -> Result:
-        slot.apply_operator_event(event(at=time.monotonic()))
+        slot.apply_operator_event(event(at=now()))
         return _outcome(slot)
 
     return apply
@@ -195,7 +195,7 @@ async def _retry(slot: Slot, args: Mapping[str, Any]) -> Result:
             return {**_outcome(slot), "note": text}
         slot.retry_full()
     else:
-        slot.apply_operator_event(events.Start(at=time.monotonic()))
+        slot.apply_operator_event(events.Start(at=now()))
     return _outcome(slot)
 
 
@@ -210,7 +210,7 @@ async def _wait(slot: Slot, args: Mapping[str, Any]) -> Result:
     if until not in ("serving", "settled", "stopped"):
         raise VerbError("bad-argument", f"cannot wait until {until!r}: serving, settled or stopped")
     timeout_s = _check_wait(args, MAX_WAIT_S)
-    deadline = time.monotonic() + timeout_s
+    deadline = now() + timeout_s
 
     def reached() -> bool:
         snapshot = slot.snapshot
@@ -220,7 +220,7 @@ async def _wait(slot: Slot, args: Mapping[str, Any]) -> Result:
         return snapshot.state is target and not snapshot.replanning
 
     while not (done := reached()):
-        left_s = deadline - time.monotonic()
+        left_s = deadline - now()
         # FAILED is final until someone acts.
         if left_s <= 0 or slot.snapshot.state is State.FAILED:
             break

@@ -16,8 +16,6 @@ from caovand.core.healing import degraded, ladder
 from caovand.core.healing.rung import Healing
 from caovand.core.plan import Plan
 
-FILE = "good-plan.json"  # in the state folder
-
 
 class PlanMemory:
     """The degraded plan in the file `path`; `since` is when the current plan was degraded."""

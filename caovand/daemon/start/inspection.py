@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from caovand.adapters import child, model_folder
 from caovand.adapters.child import Engines
-from caovand.adapters.engine import chat_template, probe, scales
+from caovand.adapters.engine import probe
 from caovand.adapters.engine.choice import chosen_engine
-from caovand.adapters.engine_install import places
 from caovand.adapters.files import config_file, private_tmp, trust
 from caovand.adapters.files.directories import Directories
 from caovand.adapters.gpu import nvml
@@ -22,7 +19,6 @@ from caovand.adapters.network import ports
 from caovand.adapters.privileges import model_access
 from caovand.adapters.system import host, memory_speed
 from caovand.core import limits
-from caovand.core.checkpoint.budget import BadHeader
 from caovand.core.config.schema import Config, Mode
 from caovand.core.engine.record import Engine
 from caovand.core.facts import occupancy
@@ -32,9 +28,11 @@ from caovand.core.healing import degraded
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan, Unplannable
-from caovand.core.problem import ProblemError
+from caovand.core.problem import Problem, ProblemError
 from caovand.core.tuning.planning import tuned_plan
-from caovand.daemon.start.confinement import confinement
+from caovand.preparation.confinement import confinement
+from caovand.preparation.model import read_model
+from caovand.preparation.plan_request import PlanRequest
 
 
 class StartObstacle(Exception):
@@ -43,41 +41,6 @@ class StartObstacle(Exception):
     def __init__(self, failure: Failure, text: str, *, hold: bool, phase: str = "plan") -> None:
         super().__init__(text)
         self.finding, self.hold = Finding(failure, text, phase), hold
-
-
-@dataclass(frozen=True)
-class PlanRequest:
-    """Everything a plan depends on except the machine: configuration, mode, environment."""
-
-    config: Config
-    mode: Mode | None
-    environ: Mapping[str, str]
-    good_plan: Any = None
-    before: Inventory | None = None
-    """The inventory from before the running engine took its share of memory."""
-    source: Path | None = None
-    """The configuration's file."""
-    tuned: Callable[[Plan], int | None] | None = None
-    """The draft depth that replaces a plan's own; None keeps the plan's."""
-
-    @property
-    def engine(self) -> Engine:
-        """The configured engine."""
-        return chosen_engine(self.config)
-
-    @property
-    def chosen_mode(self) -> Mode:
-        """The mode in effect."""
-        return self.mode or self.config.policy.mode
-
-    @property
-    def python(self) -> str:
-        """The engine's Python; our own for an engine without one."""
-        if self.engine.install.elsewhere is not None and self.config.engine.python is None:
-            return sys.executable
-        link = places.link_of("current", self.engine.name)
-        installed = places.root_from(None, self.environ) / link / "bin/python"
-        return str(places.resolve_python(Path(self.config.engine.python or installed)))
 
 
 @dataclass(frozen=True)
@@ -169,44 +132,6 @@ def check_cheap(request: PlanRequest) -> None:
     typed = any(word.startswith("--port") for word in config.engine.extra_args)
     if request.before is None and not typed:
         check_port(config.server.port)
-
-
-def read_model(config: Config, environ: Mapping[str, str]) -> ModelCard:
-    """The configured model with its effective chat template. Raises ModelProblem."""
-    engine = chosen_engine(config)
-    if config.model.drafter and engine.arguments.drafter is None:
-        raise model_folder.ModelProblem(
-            f"draft with {config.model.drafter}",
-            f"[model] drafter is for vLLM, but the engine is {engine.title}",
-            'set [engine] kind = "vllm", or remove the key',
-        )
-    if engine.models is not None:
-        return model_folder.read_named(engine.models, config, environ)
-    arguments = engine.arguments
-    weights = not arguments.invents_weights(config)
-    card = model_folder.read_model(config.model.path, weights=weights)
-    if config.policy.activations == "int8" and card.gptq and weights:
-        card = replace(card, negative_scale=_negative_scale(card))
-    drafter = arguments.drafter(config) if arguments.drafter and card.architecture else ""
-    card = model_folder.with_drafter(card, drafter) if drafter else card
-    return chat_template.with_template(card, arguments.chat_template(config))
-
-
-def _negative_scale(card: ModelCard) -> str | None:
-    """The first tensor with a negative scale; "" if all are positive, None if none can be read."""
-    shards = model_folder.shards_of(card)
-    for shard in shards:
-        try:
-            scale = scales.find_negative(shard)
-        except BadHeader as problem:
-            fact, remedy = str(problem), "download the file again"
-            raise model_folder.ModelProblem(f"read {shard}", fact, remedy) from None
-        except OSError as problem:
-            fact = str(problem.strerror)
-            raise model_folder.ModelProblem(f"read {shard}", fact, "check the disk") from problem
-        if scale:
-            return scale
-    return "" if shards else None
 
 
 def _reachable(error: ProblemError, path: str) -> str:
@@ -317,7 +242,7 @@ def _plan_as_last_time(
             raise
         text = f"cannot use the degraded plan that served: {type(problem).__name__}: {problem}"
         full = plan(request.config)
-        return replace(full, warnings=(*full.warnings, text))
+        return replace(full, caveats=(*full.caveats, Problem("", text, "")))
     depth = request.tuned(planned) if request.tuned else None
     forecast = request.engine.planning.forecast
     return tuned_plan(

@@ -22,7 +22,8 @@ from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.daemon.start import inspection
 from caovand.daemon.start.degraded_plan import PlanMemory
-from caovand.daemon.start.inspection import PlanRequest, PreparedStart
+from caovand.daemon.start.inspection import PreparedStart
+from caovand.preparation.plan_request import PlanRequest
 
 
 class SlotPlanner:

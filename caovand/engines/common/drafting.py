@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from caovand.core.config.schema import AUTO_SPEC, MODES, Config, Mode, auto_spec
+from caovand.core.config.schema import AUTO_SPEC, MAX_DRAFT_DEPTH, MODES, Config, Mode, auto_spec
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.tensors import active_parameters, weights_of
 
 DEPTHS: dict[Mode, int] = {"auto": 3, "stable": 3, "fast": 4}
-MAX_DEPTH = 8
 
 
 def overruling(config: Config, environ: Mapping[str, str], typed: Collection[str]) -> str:
@@ -28,14 +27,14 @@ def overruling(config: Config, environ: Mapping[str, str], typed: Collection[str
 def depth(config: Config, mode: Mode, environ: Mapping[str, str]) -> tuple[int, Setting]:
     """The depth, and its origin and reason in a setting without a value."""
     choice = _variable(config, environ)
-    if choice.isdecimal() and int(choice) <= MAX_DEPTH:
+    if choice.isdecimal() and int(choice) <= MAX_DRAFT_DEPTH:
         return int(choice), Setting(None, "user", f"{AUTO_SPEC} is {choice}")
     if choice in MODES:
         return DEPTHS[choice], Setting(None, "policy", f"{AUTO_SPEC} is {choice}")
     if choice:
         raise Unplannable(
-            f"cannot use {AUTO_SPEC}={choice}: it is neither a depth from 0 to {MAX_DEPTH} nor a"
-            f" mode; use one of {', '.join(MODES)}"
+            f"cannot use {AUTO_SPEC}={choice}: it is neither a depth from 0 to {MAX_DRAFT_DEPTH}"
+            f" nor a mode; use one of {', '.join(MODES)}"
         )
     if config.policy.mtp is not None:
         return config.policy.mtp, Setting(None, "user", f"[policy] mtp is {config.policy.mtp}")

@@ -3,7 +3,7 @@ plan keeps, and warnings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 from caovand.core.addresses import is_loopback
@@ -12,7 +12,8 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.healing.degraded import kept_steps
 from caovand.core.model_task import TITLES
-from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.core.plan import Misfit, Plan, Setting, Unplannable
+from caovand.core.problem import Problem
 from caovand.engines.common.options import count
 
 DAEMON_KEYS = frozenset({"ladder"})
@@ -135,11 +136,15 @@ def idle_keys(
                 yield f"[{section}] {key.name} has no effect on {title}: {reason}"
 
 
-def misfit_warnings(memory: MemoryEstimate) -> tuple[str, ...]:
-    """The warning that a plan does not fit; yields nothing if it fits, or if that is unknown."""
-    if memory.fits is not False:
-        return ()
-    return ("; ".join((f"it does not fit: {memory.lack}", *memory.advice)),)
+def caveats_of(warnings: Iterable[str | Problem], memory: MemoryEstimate) -> tuple[Problem, ...]:
+    """The caveats of a plan with these warnings; the last is that it does not fit, if so."""
+    caveats = map(Problem.stated, warnings)
+    return (*caveats, misfit(memory.lack, memory.advice)) if memory.fits is False else (*caveats,)
+
+
+def misfit(lack: str, advice: Sequence[str]) -> Misfit:
+    """The caveat that a plan does not fit, with the changes that would make it fit."""
+    return Misfit("", f"it does not fit: {lack}", "; ".join(advice))
 
 
 def exposure_warnings(

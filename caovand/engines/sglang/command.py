@@ -9,7 +9,7 @@ from typing import Any
 from caovand.core.engine.planning import Command
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Plan
-from caovand.engines.sglang.planning import options
+from caovand.engines.sglang import options
 
 SERVE = ("-m", "sglang.launch_server")
 

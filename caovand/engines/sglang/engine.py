@@ -11,7 +11,7 @@ from caovand.core.engine.record import Api, Arguments, Engine
 from caovand.engines.common.caches import PYTORCH_CACHES
 from caovand.engines.common.options import chat_template
 from caovand.engines.common.plans import context_of
-from caovand.engines.sglang import command
+from caovand.engines.sglang import command, options
 from caovand.engines.sglang.doctor import checkup
 from caovand.engines.sglang.healing.cures import HEALING
 from caovand.engines.sglang.installation import INSTALL
@@ -19,7 +19,6 @@ from caovand.engines.sglang.log.explain import explain
 from caovand.engines.sglang.log.reader import LOG
 from caovand.engines.sglang.memory.forecast import forecast, gpus_of
 from caovand.engines.sglang.metrics import parse_metrics
-from caovand.engines.sglang.planning import options
 from caovand.engines.sglang.planning.drafting import overruling
 from caovand.engines.sglang.planning.planner import at_once, make_plan
 from caovand.engines.sglang.probe import PROBE

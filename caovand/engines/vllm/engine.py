@@ -37,6 +37,7 @@ from caovand.engines.vllm.planning.planner import longest_context, make_plan
 from caovand.engines.vllm.planning.speculation import overruling
 from caovand.engines.vllm.planning.warnings import foreseen_failure
 from caovand.engines.vllm.probe import PROBE
+from caovand.engines.vllm.serve_words import SERVE_WORDS
 from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.space import WORKLOADS, Workload
 
@@ -169,4 +170,5 @@ ENGINE = Engine(
     healing=HEALING,
     dependents=re.compile("VLLM::"),
     nodes=NODES,
+    serve_words=SERVE_WORDS,
 )

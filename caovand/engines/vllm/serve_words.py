@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from caovand.core.config.schema import (
@@ -18,11 +19,16 @@ from caovand.core.config.schema import (
     PolicySection,
     ServerSection,
 )
+from caovand.core.engine.serve_words import ServeRequest, ServeWords
 from caovand.core.problem import ProblemError
+from caovand.engines.vllm.command import SERVE
+from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import option, whole_number
 
-SUFFIX, KIND = ".gguf", "llamacpp"
+_SUFFIX, _KIND = ".gguf", "llamacpp"
 """The GGUF files, and the engine that serves them."""
+_ALL_ADDRESSES = "0.0.0.0"
+"""The default address of `vllm serve`."""
 _CACHES = {"auto": None, "fp8": "q8_0", "fp8_e4m3": "q8_0", "fp8_e5m2": "q8_0"}
 """vLLM's cache types, and llama.cpp's with as many bits."""
 _BY_THE_FILE = frozenset({
@@ -35,7 +41,41 @@ _ELSEWHERE = frozenset({"api_key", "host", "port"})
 """Flags that the caller reads."""
 
 
-def configuration(path: str, flags: Mapping[str, Any], server: ServerSection) -> Config:
+def _read(
+    words: Sequence[str], engine: EngineSection, known: Collection[str], switches: Collection[str]
+) -> ServeRequest:
+    typed = command_line.read(words, known, switches)
+    command_line.check_values(command_line.values(typed))
+    model, rest = _split_model(typed)
+    flags = command_line.values(rest)
+    port = flags.get("port", ServerSection().port)
+    server = ServerSection(host=str(flags.get("host", _ALL_ADDRESSES)), port=port)
+    secrets, open_flags = command_line.carry_secrets(rest)
+    if model.endswith(_SUFFIX):
+        return ServeRequest(_configuration(model, flags, server), secrets, _left_out(flags))
+    kept = tuple(word for flag in open_flags for word in flag.words)
+    config = Config(
+        model=ModelSection(path=model, served_name=model),  # the name that `vllm serve` would use
+        server=server,
+        engine=replace(engine, extra_args=kept),
+    )
+    return ServeRequest(config, secrets)
+
+
+def _split_model(
+    flags: tuple[command_line.Flag, ...],
+) -> tuple[str, tuple[command_line.Flag, ...]]:
+    """The model, and the flags without it: the first word, `--model`, or any word that belongs to
+    no flag."""
+    for name in ("", "model"):
+        for flag in flags:
+            if flag.name == name:
+                return "".join(flag.texts), tuple(other for other in flags if other is not flag)
+    remedy = "caovan-vllm-serve MODEL [vLLM flags]"
+    raise ProblemError("tell which model to serve", "none is named", remedy)
+
+
+def _configuration(path: str, flags: Mapping[str, Any], server: ServerSection) -> Config:
     """The configuration for this file; raises ProblemError for a flag that llama.cpp lacks."""
     task = _task(flags)
     more = {"runner", "convert"} if task else set()
@@ -60,7 +100,7 @@ def configuration(path: str, flags: Mapping[str, Any], server: ServerSection) ->
             chat_template=str(flags.get("chat_template", "")),
         ),
         server=server,
-        engine=EngineSection(kind=KIND, extra_args=(task,) if task else ()),
+        engine=EngineSection(kind=_KIND, extra_args=(task,) if task else ()),
         policy=PolicySection(
             kv_cache_dtype=_CACHES[cache],
             gpu_memory_utilization=None if share is None else float(share),
@@ -71,7 +111,7 @@ def configuration(path: str, flags: Mapping[str, Any], server: ServerSection) ->
     )
 
 
-def left_out(flags: Mapping[str, Any]) -> str:
+def _left_out(flags: Mapping[str, Any]) -> str:
     """The warning about dropped flags; "" without one."""
     names = ", ".join(option(name) for name in flags if name in _BY_THE_FILE)
     return f"ignored: {names}; the file, its chat template or llama.cpp decides that" * bool(names)
@@ -89,33 +129,33 @@ def _refuse(path: str, words: str, fact: str) -> None:
     raise ProblemError(f"serve {path} with {words}", fact, "remove it")
 
 
-FLAG, ENDINGS = "--config", (".yaml", ".yml")
+_FLAG, _ENDINGS = "--config", (".yaml", ".yml")
 
 
-def named_file(words: Sequence[str]) -> str:
+def _named_file(words: Sequence[str]) -> str:
     """The file that a command line names, or ""; raises ProblemError if vLLM cannot read it."""
-    count = words.count(FLAG)
+    count = words.count(_FLAG)
     if not count:
         return ""
-    at = words.index(FLAG)
+    at = words.index(_FLAG)
     path = words[at + 1] if at + 1 < len(words) else ""
     if count > 1:
-        raise _bad(f"several {FLAG}", "vLLM reads only one file", "put all keys into one file")
-    if not path.endswith(ENDINGS):
+        raise _bad(f"several {_FLAG}", "vLLM reads only one file", "put all keys into one file")
+    if not path.endswith(_ENDINGS):
         fact = "vLLM reads only files whose names end in .yaml or .yml"
-        raise _bad(f"{FLAG} {path}".rstrip(), fact, "rename or convert the file")
+        raise _bad(f"{_FLAG} {path}".rstrip(), fact, "rename or convert the file")
     return path
 
 
-def expand(words: Sequence[str], document: Any, known: Collection[str]) -> list[str]:
+def _expand(words: Sequence[str], document: Any, known: Collection[str]) -> list[str]:
     """Replace `--config FILE` in the command line with the file's keys; typed flags win.
 
     `known` are the engine's options: a key that is false needs its `--no-` twin.
     """
-    at = words.index(FLAG)
+    at = words.index(_FLAG)
     if not isinstance(document, Mapping):
         raise _bad(
-            f"{FLAG} {words[at + 1]}", "the file has no keys", "write lines such as port: 8000"
+            f"{_FLAG} {words[at + 1]}", "the file has no keys", "write lines such as port: 8000"
         )
     before, behind = [*words[:at]], [*words[at + 2 :]]
     model = before[:1] if before and not before[0].startswith("-") else []
@@ -135,3 +175,12 @@ def _words(key: str, value: Any, known: Collection[str]) -> list[str]:
 
 def _bad(what: str, fact: str, remedy: str) -> ProblemError:
     return ProblemError(f"use {what}", fact, remedy)
+
+
+def _other_kind(words: Sequence[str]) -> str:
+    return _KIND if any(word.endswith(_SUFFIX) for word in words) else ""
+
+
+SERVE_WORDS = ServeWords(
+    module=SERVE[1], other_kind=_other_kind, named_file=_named_file, expand=_expand, read=_read
+)

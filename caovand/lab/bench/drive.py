@@ -16,7 +16,7 @@ from caovand.cli.common.progress import Screen
 from caovand.core.model_source.pace import duration
 from caovand.core.reporting.wire import WireError
 from caovand.lab.bench.sized import SizedPrompts
-from caovand.lab.bench.target import Target
+from caovand.lab.bench.target import Target, refused_key
 from caovand.lab.core.bench import prompts, record
 from caovand.lab.core.bench.progress import BenchProgress
 from caovand.lab.core.bench.prompts import TooLittleText
@@ -180,12 +180,7 @@ class BenchRun:
     def _explain_failure(self, problem: Unanswered) -> CommandError:
         """The error message for a failed request."""
         if isinstance(problem, BadStatus) and problem.status in BAD_KEY:
-            return CommandError(
-                Exit.FAILED,
-                f"cannot bench: the engine refused the API key (HTTP {problem.status})",
-                "run this as a user who can read the daemon's configuration, or name the key "
-                "file with --api-key-file",
-            )
+            return refused_key("bench", problem.status)
         if isinstance(problem, BadStatus) and problem.status in TOO_LONG:
             return CommandError(
                 Exit.FAILED,

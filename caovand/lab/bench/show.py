@@ -9,6 +9,7 @@ from typing import Any
 from caovand.core.model_task import TITLES
 from caovand.lab.core.bench import compare, record
 from caovand.lab.core.bench.compare import FigureChange, RoundSpread
+from caovand.lab.results import headline
 
 COLUMNS = (
     "prompt", "at once", "prefill tok/s", "decode tok/s", "first token", "token p50", "p99",
@@ -26,11 +27,7 @@ NOTHING = "-"
 
 def lines(document: Mapping[str, Any]) -> Iterator[str]:
     """Format one result."""
-    mtp = f", MTP {document['mtp'] or 'off'}" if document["mtp"] is not None else ""
-    yield (
-        f"{document['served_name']} ({document['model']}) on {document['engine']}, mode"
-        f" {document['mode']}{mtp}, plan {document['fingerprint']}"
-    )
+    yield headline(document)
     cells = document["cells"]
     rounds = len(cells[0]["rounds"])
     figures = f"medians of {rounds} rounds" if rounds > 1 else "one round"

@@ -106,6 +106,16 @@ def _key(
         ) from problem
 
 
+def refused_key(verb: str, status: int) -> CommandError:
+    """The error of a verb whose key the engine refuses."""
+    return CommandError(
+        Exit.FAILED,
+        f"cannot {verb}: the engine refused the API key (HTTP {status})",
+        "run it as a user who may read the daemon's configuration, or name the key's file with"
+        " --api-key-file",
+    )
+
+
 def lengths(
     target: Target, requested: Sequence[int] | None, usual: Sequence[int], tokens: int
 ) -> tuple[int, ...]:

@@ -107,11 +107,11 @@ class SoakClients:
         try:
             self._do(todo)
         except Unanswered as problem:
-            self._ledger.failed(problem)
+            self._ledger.record_failure(problem)
         except Degenerate as problem:
-            self._ledger.wrong("degenerate answer", str(problem))
+            self._ledger.record_wrong("degenerate answer", str(problem))
         except TooLittleText as problem:
-            self._ledger.wrong("no prompt", str(problem))
+            self._ledger.record_wrong("no prompt", str(problem))
         except Exception as problem:  # our bug: the main thread raises it
             self.crash = problem
         else:
@@ -135,7 +135,7 @@ class SoakClients:
             more = {**constrained(SCHEMA), "ignore_eos": False}
             reply = self._ask(todo, prompt, **more)
             if reply.finish == "stop" and not _of_schema(reply.text):
-                self._ledger.wrong("not the requested JSON", repr(reply.text[:TURN_CHARS]))
+                self._ledger.record_wrong("not the requested JSON", repr(reply.text[:TURN_CHARS]))
         else:
             reply = self._ask(todo, prompt)
             if todo.kind is TaskKind.SHORT and reply.answered is not None:
@@ -171,7 +171,7 @@ class SoakClients:
             **more,
         )
         if reply.tokens >= MIN_TOKENS and not reply.text:
-            self._ledger.wrong(EMPTY, f"{reply.tokens} tokens without any text")
+            self._ledger.record_wrong(EMPTY, f"{reply.tokens} tokens without any text")
         self._ledger.answered(todo.kind.value, reply.tokens)
         return reply
 

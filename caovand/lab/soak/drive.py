@@ -173,9 +173,9 @@ class Soak:
         try:
             ask()
         except Unanswered as problem:
-            self._ledger.failed(problem)
+            self._ledger.record_failure(problem)
         except Degenerate as problem:
-            self._ledger.wrong("degenerate answer", str(problem))
+            self._ledger.record_wrong("degenerate answer", str(problem))
         else:
             return
         time.sleep(PAUSE_AFTER_FAILURE_S)

@@ -44,16 +44,16 @@ class SoakLedger:
             self.requests[kind] += 1
             self.tokens += tokens
 
-    def failed(self, problem: Unanswered) -> None:
+    def record_failure(self, problem: Unanswered) -> None:
         """Record a request without an answer."""
         kind = "no answer"
         if isinstance(problem, BadStatus):
             kind = f"HTTP {problem.status}"
         elif "timed out" in str(problem):
             kind = "timeout"
-        self.wrong(kind, str(problem))
+        self.record_wrong(kind, str(problem))
 
-    def wrong(self, kind: str, text: str) -> None:
+    def record_wrong(self, kind: str, text: str) -> None:
         """Record a request with a wrong answer."""
         with self._lock:
             if not self._over:

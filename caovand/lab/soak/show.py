@@ -10,6 +10,7 @@ from caovand.lab.core.soak.judged import Outcome, SoakCheck
 from caovand.lab.core.soak.schedule import TaskKind
 from caovand.lab.core.soak.seen import SoakRecord
 from caovand.lab.core.soak.verdict import clock, has_passed
+from caovand.lab.results import headline
 
 MAX_ERRORS = 200
 WORDS = {
@@ -44,11 +45,7 @@ def lines(
     document: Mapping[str, Any], checks: Sequence[SoakCheck], seen: SoakRecord
 ) -> Iterator[str]:
     """Format the verdict."""
-    mtp = f", MTP {document['mtp'] or 'off'}" if document["mtp"] is not None else ""
-    yield (
-        f"{document['served_name']} ({document['model']}) on {document['engine']}, mode"
-        f" {document['mode']}{mtp}, plan {document['fingerprint']}"
-    )
+    yield headline(document)
     early = "" if document["complete"] else f" of {clock(document['hours'] * 3600)}"
     yield (
         f"{clock(seen.seconds)}{early}, {document['at_once']} at once, seed {document['seed']}:"

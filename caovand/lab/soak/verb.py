@@ -106,12 +106,7 @@ def run(args: argparse.Namespace) -> int:
 def _explain_failure(problem: Exception) -> CommandError:
     """The error message for a failed first request."""
     if isinstance(problem, BadStatus) and problem.status in BAD_KEY:
-        return CommandError(
-            Exit.FAILED,
-            f"cannot soak: the engine refused the API key (HTTP {problem.status})",
-            "run this as a user who can read the daemon's configuration, or name the key file "
-            "with --api-key-file",
-        )
+        return target.refused_key("soak", problem.status)
     return CommandError(
         Exit.FAILED, f"cannot soak: the first requests failed: {problem}", "see `caovanctl logs`"
     )

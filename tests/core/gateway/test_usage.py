@@ -17,8 +17,9 @@ from caovand.core.gateway.keys import (
     from_document,
     to_document,
 )
-from caovand.core.gateway.usage import DAY_S, TAIL_BYTES, KeyUsage, Ledger, Meter, Quotas
+from caovand.core.gateway.usage import TAIL_BYTES, KeyUsage, Ledger, Meter, Quotas
 from caovand.core.problem import ProblemError
+from caovand.core.units import DAY_S
 
 CHUNK = b'data: {"choices": [{"delta": {"content": "word"}}]}\n\n'
 OPENAI = b'"usage":{"prompt_tokens":7,"total_tokens":9,"completion_tokens":2}}'

@@ -192,7 +192,7 @@ def facts(inventory: Inventory, **more: object) -> DoctorFacts:
     known = {
         "gpus": inventory.gpus, "host": HOST, "engine": inventory.engine, "engine_problem": None,
         "model": inventory.model, "model_problem": None, "memory": None, "plan_problem": "",
-        "plan_warnings": (), "port": 8000, "listeners": (), "orphans": (),
+        "caveats": (), "port": 8000, "listeners": (), "orphans": (),
         "python_version": "3.12", "wants_gpu": False, "wants_plugin": False,
     }  # fmt: skip
     return DoctorFacts(**{**known, **more})  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ def test_the_doctor_passes_no_card_that_the_build_has_no_code_for() -> None:
     built = replace(inventory.engine, cuda="13.0.96")
     inventory = replace(inventory, gpus=(*inventory.gpus, p40), engine=built)
     made = plan(inventory)
-    rows = ENGINE.planning.checks(facts(inventory, plan_warnings=made.warnings))
+    rows = ENGINE.planning.checks(facts(inventory, caveats=made.caveats))
     assert [row.verdict for row in rows if "Tesla P40" in row.text] == ["WARN"]
 
 

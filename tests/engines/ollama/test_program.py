@@ -18,10 +18,11 @@ from caovand.cli.parser import parser
 from caovand.core.config.parser import parse
 from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.problem import Problem
-from caovand.daemon.start.inspection import PlanRequest, no_card
+from caovand.daemon.start.inspection import no_card
 from caovand.engines import registry
 from caovand.engines.ollama.engine import ENGINE
 from caovand.engines.ollama.metrics import read_ps
+from caovand.preparation.plan_request import PlanRequest
 from tests.engines.ollama.store import add_program
 from tests.engines.ollama.test_planner import HOST, machine, plan
 
@@ -92,7 +93,7 @@ def facts(**more: object) -> DoctorFacts:
         "gpus": inventory.gpus, "host": HOST, "engine": inventory.engine, "engine_problem": None,
         "model": inventory.model, "model_problem": None,
         "memory": ENGINE.planning.forecast(plan(inventory), inventory), "plan_problem": "",
-        "plan_warnings": (), "port": 8000, "listeners": (), "orphans": (),
+        "caveats": (), "port": 8000, "listeners": (), "orphans": (),
         "python_version": "3.12", "wants_gpu": True, "wants_plugin": False,
     }  # fmt: skip
     return DoctorFacts(**{**known, **more})  # type: ignore[arg-type]

@@ -551,7 +551,7 @@ def test_cures_name_rungs() -> None:
 def facts(**more: Any) -> DoctorFacts:
     known: dict[str, Any] = {
         "gpus": A100, "host": HOST, "engine": REAL, "engine_problem": None, "model": LLAMA_8B,
-        "model_problem": None, "memory": None, "plan_problem": "", "plan_warnings": (),
+        "model_problem": None, "memory": None, "plan_problem": "", "caveats": (),
         "port": 8000, "listeners": (), "orphans": (), "python_version": "3.11.2",
         "wants_gpu": True, "wants_plugin": False,
     }  # fmt: skip

@@ -18,9 +18,9 @@ import pytest
 from caovand.core.config.schema import MODES
 from caovand.core.healing.failure import Finding
 from caovand.core.plan import Plan
+from caovand.engines.sglang import options
 from caovand.engines.sglang.engine import ENGINE
 from caovand.engines.sglang.healing.rungs import RUNGS
-from caovand.engines.sglang.planning import options
 from tests.core.machines import A100, GPT_OSS, H200, LLAMA_70B_AWQ, QWEN_27B
 from tests.daemon_process import ROOT
 from tests.engines.sglang.test_planner import DRAFTS, LLAMA_8B, REAL, machine, plan

@@ -6,7 +6,7 @@ the ladder, in its order and words, so that no sentence can contradict it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from caovand.core.healing.answer import suspects
@@ -17,7 +17,7 @@ from caovand.core.plan import Plan
 from caovand.engines.common.healing import backends, programs, stages
 from caovand.engines.common.healing.advice_texts import GENERAL, SPECIAL, Sentences
 from caovand.engines.common.healing.line_hints import OWN_ADVICE, line_hints
-from caovand.engines.common.logs.refusals import UNREACHED_ROWS
+from caovand.engines.common.logs.refusals import CLIENT_ROWS
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS
 
 _OTHERS = (
@@ -31,17 +31,23 @@ _UNSURE = (
 
 
 def adviser(
-    special: Sentences, general: Sentences, healing: Healing, setting: Callable[[Rung], str]
+    special: Sentences,
+    general: Sentences,
+    healing: Healing,
+    setting: Callable[[Rung], str],
+    client: Collection[str] = (),
 ) -> Callable[[Finding], tuple[str, ...]]:
     """The function that advises on failures of one engine.
 
     `special` has sentences by signature, `general` by failure. `setting` names what a person
-    changes for the same effect as a rung.
+    changes for the same effect as a rung. `client` are rows of the engine's own client, which found
+    no server.
     """
+    unreached = CLIENT_ROWS.union(client)
 
     def advise(finding: Finding) -> tuple[str, ...]:
         advice = sentences(finding, finding.captures, special, general)
-        if finding.signature in UNREACHED_ROWS:
+        if finding.signature in unreached:
             return tuple(advice)
         return (*advice, *ladder_changes(finding, healing, setting))
 

@@ -114,6 +114,18 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "user to that group, or set NVreg_DeviceFileMode=0666 for the module nvidia in "
         "/etc/modprobe.d.",
     ),
+    "driver.source": (
+        "apt does not trust NVIDIA's repository ({key}): fetch its key anew (`curl -fsSL "
+        "https://nvidia.github.io/libnvidia-container/gpgkey | sudo gpg --dearmor --yes -o "
+        "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg`; for CUDA's install the current "
+        "cuda-keyring package), let the .list file in /etc/apt/sources.list.d name it in "
+        "signed-by=, delete older files for the same address there, and run `sudo apt update`.",
+        "apt knows no package {package}: the repository that has it is not configured, or not for "
+        "this distribution. For the container toolkit write the list of NVIDIA's install guide "
+        "(libnvidia-container/stable/deb, one for all releases) and its key; for a driver use "
+        "the distribution's own name (Ubuntu: `ubuntu-drivers list`; Debian: the components "
+        "contrib non-free non-free-firmware); then `sudo apt update` without errors.",
+    ),
     "nvml.unloaded": (
         "No driver is loaded in the kernel, usually because this kernel is newer than the last "
         "build of its module: see `lsmod | grep nvidia` and `dkms status`, install the headers of "

@@ -141,12 +141,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **network.ADVICE,
     **packages.ADVICE,
     **python_advice.ADVICE,
-    "ollama.client": (
-        "No Ollama server answers: start it (`sudo systemctl start ollama`, or `ollama serve`). If "
-        "it was installed or started just before, it ended at once, and its own log says why: "
-        "`systemctl status ollama`, `journalctl -u ollama -e` (macOS ~/.ollama/logs/server.log, "
-        "Windows %LOCALAPPDATA%\\Ollama\\server.log). " + unreached.IN_CONTAINER,
-    ),
     "disk.full": ("The disk is full: free some space, then start again.",),
     "request.refused": (
         "The server refused a request with the status {status}, and went on: the line says why. "

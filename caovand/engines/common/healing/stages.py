@@ -128,11 +128,11 @@ def _own(text: str) -> float | None:
 
     In a container the driver does not know which process it is, and what PyTorch holds remains.
     """
-    driver, torch = _OWN.search(text), _OF_TORCH.search(text)
-    if driver is None and torch is None:
+    process, torch = _OWN.search(text), _OF_TORCH.search(text)
+    if process is None and torch is None:
         return None
-    allocated = _gib(torch["allocated"]) + _gib(torch["reserved"]) if torch else 0.0
-    return max(allocated, _gib(driver["own"]) if driver else 0.0)
+    of_torch = _gib(torch["allocated"]) + _gib(torch["reserved"]) if torch else 0.0
+    return max(of_torch, _gib(process["own"]) if process else 0.0)
 
 
 def has_graphs(text: str) -> bool:

@@ -14,6 +14,6 @@ The path of a line, here and in each engine's `log/`:
 6. That is the `Finding`; `healing/` has the advice and the rungs for it.
 
 The daemon follows this path while an engine runs, and `whole_log.py` does for `caovanctl explain`.
-If nothing is found in a log as printed, `excerpts.py` cuts it into pieces that look like an
-engine's lines.
+If nothing is found in a log as printed, `engines/explaining/` cuts it into pieces that look like
+an engine's lines.
 """

@@ -12,19 +12,18 @@ CONFLICT = "python.conflict"
 """The row of one such line."""
 _ROW = next(row for row in packages.ROWS if row.id == CONFLICT)
 SEVERAL = replace(_ROW, id="python.conflicts")
-"""The row of a package with several such lines."""
+"""The row of several such lines."""
 MAX_PINS = 8
 
 
 def whole_conflict(
     row: Signature, captures: Mapping[str, str], lines: Sequence[str]
 ) -> tuple[Signature, Mapping[str, str]]:
-    """The row and its captures, with the `pins` of every line about the same package."""
-    found = (_ROW.pattern.search(line[:MAX_LINE]) for line in lines)
-    wanted = dict.fromkeys(
-        one["wants"] for one in found if one and one["user"] == captures.get("user")
-    )
+    """The row and its captures, with the `pins` and the users of every such line."""
+    found = [one for line in lines if (one := _ROW.pattern.search(line[:MAX_LINE]))]
+    wanted = [*dict.fromkeys(one["wants"] for one in found)]
     if len(wanted) < 2:
         return row, captures
-    pins = " ".join(f"'{one}'" for one in [*wanted][:MAX_PINS])
-    return SEVERAL, {**captures, "pins": pins}
+    users = ", ".join([*dict.fromkeys(one["user"] for one in found)][:MAX_PINS])
+    pins = " ".join(f"'{one}'" for one in wanted[:MAX_PINS])
+    return SEVERAL, {**captures, "user": users, "pins": pins}

@@ -13,7 +13,7 @@ from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.rows import clients, host, requests, unreached
 from caovand.engines.common.logs.signature import MAX_LINE, Signature
 
-SERVED = ("http", "serving")
+SERVING_PHASES = ("http", "serving")
 _HOST_ROWS = ("tgi.request", "trt.request")
 ROWS = (
     *(row for row in requests.ROWS if row.kind == "consequence"),
@@ -22,18 +22,6 @@ ROWS = (
     *unreached.ROWS,
     *(row for row in host.ROWS if row.id in _HOST_ROWS),
 )
-OLLAMA_REQUESTS = (
-    "ollama.request.context", "ollama.request.image", "ollama.tool-call", "ollama.cloud",
-    "ollama.canceled", "ollama.parallel", "ollama.family.context", "ollama.family.busy",
-)  # fmt: skip
-"""Ollama's own rows of wrong requests, and of a model's answers: the server goes on."""
-COMMAND_ROWS = frozenset({
-    "ollama.capability", "ollama.context-cut", "ollama.model.unknown", "ollama.model.newer",
-    "ollama.hub.denied", "ollama.modelfile", "ollama.import", "ollama.model.unsupported",
-    "ollama.family.import", "ollama.template", "ollama.origin", "ollama.file", "ollama.plain",
-    "ollama.family.refused", "ollama.gave-up",
-})  # fmt: skip
-"""Ollama's rows of a command or request that failed alone, unless it was a plan's own model."""
 FAILED = "request.failed"
 """A request that an exception of the server ended: its answer has the status 500."""
 REFUSED = "request.refused"
@@ -42,9 +30,7 @@ REFUSED_REQUEST = "of_request"
 """Name of a capture: the line is of a refused request, whatever its signature means elsewhere."""
 CLIENT_ROWS = frozenset(row.id for row in (*clients.ROWS, *unreached.ROWS))
 """Messages of a client that did not reach its server, or sent it a wrong request."""
-UNREACHED_ROWS = CLIENT_ROWS | {"ollama.client"}
-"""The same with the words of Ollama's own client: no plan for a server is at fault."""
-NAMES = frozenset((*(row.id for row in ROWS), *OLLAMA_REQUESTS, FAILED, REFUSED, requests.NO_PATH))
+NAMES = frozenset((*(row.id for row in ROWS), FAILED, REFUSED, requests.NO_PATH))
 MAX_PASSES = 64
 
 
@@ -60,7 +46,7 @@ def without_refusals(find_cause: FindCause, own: Collection[Signature] = ()) -> 
         for _ in range(MAX_PASSES):
             cause = find_cause(left, phase, alive=alive)
             row = rows.get(cause.signature) if cause else None
-            if cause is None or row is None or cause.phase not in SERVED:
+            if cause is None or row is None or cause.phase not in SERVING_PHASES:
                 return cause
             left = ["" if row.pattern.search(line[:MAX_LINE]) else line for line in left]
             left[cause.line - 1] = ""  # a text of several lines matches none of them alone

@@ -16,6 +16,8 @@ MAX_LINE = 4000  # the first characters of a line, which patterns see; a prompt 
 # consequence: proves a failure, but counts only if no cause is found. wrapper: announces that
 # something else failed. benign: looks like a failure but is harmless. unnamed: no row knows it.
 Kind = Literal["cause", "generic", "consequence", "wrapper", "benign", "unnamed"]
+SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
+"""A verified engine lacks nothing: while it serves, the cause is an unusual request."""
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,13 @@ REQUESTS: Mapping[str, tuple[str, ...]] = {
         " the client send one system message, first; or set another template"
         " (--chat-template-file), or use a newer release.",
     ),
+    "llama.request.stack": (
+        "This release lets its grammar (of a JSON schema or of the tools) meet what the chat "
+        "template itself begins the answer with, such as <think>: "
+        "install a newer release. Until then switch thinking off for such requests "
+        "(--reasoning-budget 0, or chat_template_kwargs with enable_thinking false). The schema is "
+        "not at fault.",
+    ),
     "llama.request.grammar": (
         "llama.cpp cannot use the grammar, or the grammar that it made from a JSON schema or from "
         "the tools: simplify patterns and repetitions in the schema, pass GBNF to --grammar, or "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from caovand.core.engine.log import Log
+from caovand.core.engine.log import Log, OwnRows
 from caovand.engines.common.logs.refusals import without_refusals
 from caovand.engines.common.logs.wrapping import one_text
 from caovand.engines.llamacpp.log.cause import MAX_TRACE_LINES, announces_failure, find_cause
@@ -46,6 +46,9 @@ _FINGERPRINT = re.compile(
     r"|(?:main|build): (?:build|exiting|server|loading|\d{3,5} )"
     r")"
 )
+_NAMED = re.compile(
+    r"\bllama(?:\.|-|_)cpp\b|\bllama-(?:server|cli)\b|\bllama_model_lo", re.IGNORECASE
+)
 
 LOG = Log(
     module=__name__,
@@ -57,6 +60,8 @@ LOG = Log(
     listening="http",
     find_cause=without_refusals(find_cause),
     fingerprint=_FINGERPRINT,
+    named=_NAMED,
+    own_rows=OwnRows(prefix="llama."),
     begins=("llama_server: initializing", "main: starting", "main: build"),
     error=lambda text: f"0.00.000.000 E {text}",
     kinds={row.id: row.kind for row in SIGNATURES},

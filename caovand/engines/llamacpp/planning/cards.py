@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from caovand.core.config.schema import Config
-from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
+from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.facts.shortfalls import oldest_card
 from caovand.core.plan import Unplannable
 from caovand.core.problem import Problem
@@ -26,7 +26,7 @@ def choose(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     able = tuple(gpu for gpu in gpus if compiled_for(engine, gpu))
     if config.engine.gpus is not None and len(able) < len(gpus):
         gpu = next(gpu for gpu in gpus if gpu not in able)
-        raise Unplannable(str(refusal(engine, gpu)), "backend-unsupported")
+        raise Unplannable(str(refusal(gpu)), "backend-unsupported")
     most = config.policy.tensor_parallel_size
     if most is not None and len(able) > most:
         able = tuple(sorted(able, key=lambda gpu: -gpu.free_mib)[:most])
@@ -40,7 +40,7 @@ def left_out(config: Config, inventory: Inventory) -> Iterator[str]:
         return
     for gpu in inventory.gpus:
         if not compiled_for(engine, gpu):
-            problem = refusal(engine, gpu)
+            problem = refusal(gpu)
             yield f"GPU {gpu.index} ({gpu.name}) is not used: {problem.fact}; {problem.remedy}"
 
 
@@ -50,10 +50,10 @@ def none_usable(config: Config, inventory: Inventory) -> Problem | None:
     gpus, engine = inventory.gpus, inventory.engine
     if engine.build == "cpu" or config.engine.gpus is not None or not gpus:
         return None
-    return None if any(compiled_for(engine, gpu) for gpu in gpus) else refusal(engine, gpus[0])
+    return None if any(compiled_for(engine, gpu) for gpu in gpus) else refusal(gpus[0])
 
 
-def refusal(engine: EngineInfo, gpu: Gpu) -> Problem:
+def refusal(gpu: Gpu) -> Problem:
     """Why a card cannot be used, and the remedy."""
     number = "{}.{}".format(*gpu.compute_capability)
     remedy = f"sudo caovanctl engine install --kind llamacpp --again --capability {number}"

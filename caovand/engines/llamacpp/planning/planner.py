@@ -12,15 +12,16 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.core.problem import Problem
 from caovand.engines.common.options import HIDDEN, Typed, count, values
 from caovand.engines.common.plans import (
     address,
     card_variables,
+    caveats_of,
     device,
     exposure_warnings,
     idle_keys,
     keep_steps,
-    misfit_warnings,
     typed_variables,
 )
 from caovand.engines.llamacpp.memory.forecast import forecast, speed
@@ -86,7 +87,7 @@ def make_plan(
     plan = keep_steps(plan, remembered)
     memory = forecast(plan, inventory)
     warnings = _warnings(plan, config, inventory, gpus, words, memory)
-    return replace(plan, warnings=tuple(warnings), advice=memory.advice)
+    return replace(plan, caveats=caveats_of(warnings, memory), advice=memory.advice)
 
 
 def _refuse_crawling(plan: Plan, config: Config, inventory: Inventory) -> None:
@@ -211,13 +212,13 @@ def _warnings(
     gpus: Sequence[Gpu],
     words: Sequence[Typed],
     memory: MemoryEstimate,
-) -> Iterator[str]:
-    yield from map(str, inventory.model.notes)
+) -> Iterator[str | Problem]:
+    yield from inventory.model.notes
     lacks = (
         old_driver(gpus, inventory.engine.cuda),
         None if gpus else small_host(inventory.model, inventory.host),
     )
-    yield from (str(lack) for lack in lacks if lack)
+    yield from filter(None, lacks)
     yield from cards.left_out(config, inventory)
     yield from idle_keys(config, USED, UNUSED, "llama.cpp")
     if config.policy.gpu_memory_utilization is not None and not gpus:
@@ -236,8 +237,7 @@ def _warnings(
             "the configuration sets no API key",
             'set [server] api_key_file, or host = "127.0.0.1"',
         )
-    yield from misfit_warnings(memory)
-    yield from map(str, conflicts(plan, inventory))
+    yield from conflicts(plan, inventory)
 
 
 def at_once(plan: Plan) -> int | None:

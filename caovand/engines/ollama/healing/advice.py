@@ -14,6 +14,7 @@ from caovand.engines.common.healing.advice_ggml import OTHER_KINDS
 from caovand.engines.ollama.healing.advice_cards import CARDS
 from caovand.engines.ollama.healing.advice_registry import REGISTRY
 from caovand.engines.ollama.healing.cures import HEALING
+from caovand.engines.ollama.log.own_rows import CLIENT, NO_SERVER, OWN_ROWS
 from caovand.engines.ollama.planning.variables import CONTEXT
 
 _OLD_SERVER = (
@@ -66,6 +67,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     **CARDS,
     **REGISTRY,
+    CLIENT: (NO_SERVER,),
     "ollama.cuda.oom": (
         "The card has too little free memory for weights, cache and buffers together: pull a tag "
         "quantised to fewer bits, lower num_ctx, or check with nvidia-smi what else uses the card.",
@@ -316,13 +318,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "smaller model or a tag quantised to fewer bits, or add memory; only if plenty is free, "
         "it is the disk (OLLAMA_LOAD_TIMEOUT=30m).",
     ),
-    "ollama.gave-up": (
-        "A client closed its connection {times} times before the answer was complete, and Ollama "
-        "stopped computing it: the client's time-out, or that of a proxy between, is shorter than "
-        "an answer takes. Raise it, as the client's page says.",
-        "Or make answers faster: a smaller model, a shorter prompt or answer (num_predict), or a "
-        "card, if `ollama ps` shows that the model runs on the CPU.",
-    ),
     "ollama.context-cut": (
         "A prompt of {prompt} tokens was cut to the context of {limit}: the answer lacks what was "
         "cut, often the instructions. Raise num_ctx in the request or Modelfile, or "
@@ -341,4 +336,4 @@ def _setting(rung: Rung) -> str:
     return "num_ctx" if rung.touches[0] == CONTEXT else rung.touches[0]
 
 
-advise = adviser(_SPECIAL, _GENERAL, HEALING, _setting)
+advise = adviser(_SPECIAL, _GENERAL, HEALING, _setting, OWN_ROWS.client)

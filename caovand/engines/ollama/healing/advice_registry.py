@@ -1,9 +1,13 @@
-"""Advice on Ollama's registry, its commands, and the address of its server."""
+"""Advice on Ollama's registry, its commands, its clients, and the address of its server."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+_FASTER = (
+    "Or make answers faster: a smaller model, a shorter prompt or answer (num_predict), or a card, "
+    "if `ollama ps` shows that the model runs on the CPU."
+)
 REGISTRY: Mapping[str, tuple[str, ...]] = {
     "ollama.pull.ended": (
         "The registry's network cut the pull short; no setting of the server and no card is at "
@@ -11,6 +15,17 @@ REGISTRY: Mapping[str, tuple[str, ...]] = {
         "to the registry is at fault: try without VPN or virus scanner, check HTTPS_PROXY of the "
         "server (not of the shell), or use another network; a model from hf.co can be downloaded "
         "there as a GGUF file (`hf download`) and named in FROM of a Modelfile.",
+    ),
+    "ollama.gave-up": (
+        "A client closed its connection {times} times before the answer was complete, and Ollama "
+        "stopped computing it: the client's time-out, or that of a proxy between, is shorter than "
+        "an answer takes. Raise it, as the client's page says.",
+        _FASTER,
+    ),
+    "ollama.timed-out": (
+        "The request ended after exactly {time}, as a client's time-out or that of a proxy between "
+        "ends it: raise that, as the client's page says.",
+        _FASTER,
     ),
     "ollama.sharded": (
         "The repository has the model as a GGUF file in several parts, which this Ollama does not "

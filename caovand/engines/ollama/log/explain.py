@@ -52,6 +52,10 @@ _ABSENT = re.compile(
     r"(?:api/(?:chat|generate|embed\w{0,8}|show)|v1/(?:chat/)?(?:completions|embeddings))\""
 )
 """A known path answers 404 for a model that the server does not have."""
+_TIMED_OUT = re.compile(
+    r"\[GIN\] .{0,40}\| 500 \| {1,12}(?P<time>(?:\d{1,2}h)?\d{1,2}m0s) \|.{0,100}\bPOST +\"/"
+    r"(?:api/(?:chat|generate)|v1/(?:chat/completions|messages))"
+)
 _QUESTION = re.compile(r"\[GIN\] .{0,120}\bPOST +\"/(?:api/(?:chat|generate|embed)|v1/)")
 _ASKED = re.compile(r".{0,120}\bmsg=\"request failed: (?:Get|Head|Put) ")
 _GAVE_UP = "aborting completion request due to client closing the connection"
@@ -93,7 +97,16 @@ def _find_cause(
         number, times = gave_up[0], {"times": str(len(gave_up))}
         line = lines[number - 1]
         return line_finding("bad-arguments", line, number, "serving", "ollama.gave-up", times)
-    return cut or _absent_model(lines) or _failed_pull(lines)
+    return cut or _absent_model(lines) or _failed_pull(lines) or _timed_out(lines)
+
+
+def _timed_out(lines: Sequence[str]) -> Finding | None:
+    """A request that ended with 500 after whole minutes, as the client's time-out ends it."""
+    for number, line in enumerate(lines, 1):
+        if ended := _TIMED_OUT.search(line[:MAX_TEXT]):
+            named = ended.groupdict()
+            return line_finding("bad-arguments", line, number, "serving", "ollama.timed-out", named)
+    return None
 
 
 def _failed_pull(lines: Sequence[str]) -> Finding | None:

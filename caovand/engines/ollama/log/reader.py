@@ -6,9 +6,10 @@ import json
 import re
 
 from caovand.core.engine.log import Log
-from caovand.engines.common.logs.refusals import OLLAMA_REQUESTS, without_refusals
+from caovand.engines.common.logs.refusals import without_refusals
 from caovand.engines.common.logs.wrapping import one_text
 from caovand.engines.ollama.log.cause import MAX_TRACE_LINES, announces_failure, find_cause
+from caovand.engines.ollama.log.own_rows import ON_SYSTEMS, OWN_ROWS
 from caovand.engines.ollama.log.phases import PHASES, read
 from caovand.engines.ollama.log.signatures import BY_ID, SIGNATURES
 
@@ -36,6 +37,7 @@ _FINGERPRINT = re.compile(
     r"|\"?model runner has unexpectedly|.{0,300}for url:? '?http\S{1,100}:11434/(?:api|v1)/"
     r")"
 )
+_NAMED = re.compile(r"\bollama\b", re.IGNORECASE)
 
 
 def _error(text: str) -> str:
@@ -51,8 +53,11 @@ LOG = Log(
     announces=announces_failure,
     near=MAX_TRACE_LINES,
     listening="http",
-    find_cause=without_refusals(find_cause, [BY_ID[name] for name in OLLAMA_REQUESTS]),
+    find_cause=without_refusals(find_cause, [BY_ID[name] for name in OWN_ROWS.requests]),
     fingerprint=_FINGERPRINT,
+    named=_NAMED,
+    own_rows=OWN_ROWS,
+    on_systems=ON_SYSTEMS,
     begins=("server config",),
     error=_error,
     kinds={row.id: row.kind for row in SIGNATURES},

@@ -20,12 +20,12 @@ from caovand.engines.common.gguf.slots import choose_fixed
 from caovand.engines.common.plans import (
     address,
     card_variables,
+    caveats_of,
     choose_cards,
     device,
     exposure_warnings,
     idle_keys,
     keep_steps,
-    misfit_warnings,
     refuse_beyond_limit,
     refuse_other_tasks,
     typed_variables,
@@ -108,7 +108,7 @@ def make_plan(
     plan = keep_steps(plan, remembered)
     memory = forecast(plan, inventory)
     warnings = _warnings(plan, config, inventory, gpus, memory)
-    return replace(plan, warnings=tuple(warnings), advice=memory.advice)
+    return replace(plan, caveats=caveats_of(warnings, memory), advice=memory.advice)
 
 
 def _refuse_unsupported(config: Config) -> None:
@@ -233,8 +233,8 @@ def _warnings(
     inventory: Inventory,
     gpus: tuple[Gpu, ...],
     memory: MemoryEstimate,
-) -> Iterator[str]:
-    yield from map(str, inventory.model.notes)
+) -> Iterator[str | Problem]:
+    yield from inventory.model.notes
     if not config.watch.idle_probe_s:
         yield UNCOUNTED
     if inventory.gpus and not gpus:
@@ -248,8 +248,7 @@ def _warnings(
         'set host = "127.0.0.1"',
         risk="can use it, and download and delete models",
     )
-    yield from map(str, conflicts(plan, inventory))
-    yield from misfit_warnings(memory)
+    yield from conflicts(plan, inventory)
 
 
 def conflicts(plan: Plan, inventory: Inventory) -> tuple[Problem, ...]:

@@ -8,7 +8,7 @@ from caovand.core.healing.failure import Failure
 from caovand.core.healing.rung import ANY, Healing
 from caovand.engines.common.healing.rungs import BY_PERSON
 from caovand.engines.sglang.healing.rungs import RUNGS
-from caovand.engines.sglang.planning.options import DRAFTING, TYPES, option
+from caovand.engines.sglang.options import DRAFTING, TYPES, option
 
 _STEP = ("share", "requests", "step", "draft-off", "graphs-off")
 _CRASH = ("draft-off", "graphs-off", "attention")

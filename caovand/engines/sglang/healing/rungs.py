@@ -9,8 +9,8 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, RungStep
 from caovand.core.plan import Plan
 from caovand.engines.common.healing.rungs import context_step, drafting_step, halve
-from caovand.engines.sglang.planning import options
-from caovand.engines.sglang.planning.options import (
+from caovand.engines.sglang import options
+from caovand.engines.sglang.options import (
     ATTENTION,
     CACHE_TYPE,
     CONTEXT,

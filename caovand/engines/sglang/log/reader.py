@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from caovand.core.engine.log import Log
+from caovand.core.engine.log import Log, OwnRows
 from caovand.engines.common.logs.refusals import without_refusals
 from caovand.engines.common.logs.rows import kernel_owners, raised
 from caovand.engines.common.logs.wrapping import one_text
@@ -28,6 +28,11 @@ _FINGERPRINT = re.compile(
     r"|[\w./-]{0,80}launch_server\.py: error: |sglang\.\w|Received sigquit from a child process\. "
     r")"
 )
+_NAMED = re.compile(r"\bsglang\b(?!/(?:lib|bin)/)|\bsgl[-_]kernel\b", re.IGNORECASE)
+_SOURCES = re.compile(
+    r".{0,300}?(?:/sglang/(?:srt|multimodal_gen)/"
+    r"|:\d{1,5}/(?:get_model_info|health_generate|get_server_info)\b)"
+)
 
 LOG = Log(
     module=__name__,
@@ -39,6 +44,10 @@ LOG = Log(
     listening="http",
     find_cause=without_refusals(find_cause),
     fingerprint=_FINGERPRINT,
+    named=_NAMED,
+    sources=_SOURCES,
+    own_rows=OwnRows(prefix="sglang."),
+    linux_only=True,
     embeds="vllm",
     begins=("server_args=",),
     error=lambda text: f"RuntimeError: {text}",

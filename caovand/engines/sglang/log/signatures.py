@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.logs.rows import cuda, host, kernel, python, runtime, toolchain
-from caovand.engines.common.logs.signature import Signature, signature
+from caovand.engines.common.logs.signature import SERVED, Signature, signature
 
 _ROOM: Mapping[str, Failure] = {
     "kv": "kv-cache-none", "capture": "device-oom-capture", "http": "device-oom-run",
@@ -126,7 +126,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.watchdog", "cause", "hang",
          r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]{1,9})"),
     signature("sglang.killed", "consequence", "host-oom", _CODE + r"(?P<silent>-9)(?!\d)",
-         python.SERVED),
+         SERVED),
     signature("sglang.crashed", "consequence", "engine-died",
          _CODE + r"(?P<code>(?P<silent>-15|0)(?!\d)|-?\d{1,4})"
          r"|^Fatal Python error: (?P<error>[\w ]{1,60})"),
@@ -138,18 +138,18 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|^triton\.compiler\.errors\.\w+"),
     *python.ANY_PROGRAM,
     signature("sglang.exception", "generic", "unknown",
-         r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$| at \S)", python.SERVED),
+         r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$| at \S)", SERVED),
     signature("sglang.sigquit", "wrapper", "engine-died",
          r"Scheduler hit an exception|scheduler is dead"
          r"|(?:Received sigquit from a child|SIGQUIT received\.)"
          r"|Initialization failed\."),
 )  # fmt: skip
 REFUSED = signature("sglang.refused", "generic", "bad-arguments", python.REFUSES.pattern,
-    python.SERVED)  # fmt: skip
+    SERVED)  # fmt: skip
 """An exception without its own row, in code that reads options and the model's configuration."""
 MISFIT = signature("sglang.model.misfit", "generic", "model-missing",
     r"(?:Key|Assertion|Value|Index)Error\b|RuntimeError: The size of tensor a",
-    python.SERVED)  # fmt: skip
+    SERVED)  # fmt: skip
 """An exception without its own row, in code that reads weights."""
 NO_FIGURE = signature("sglang.figure", "cause", "bad-arguments", r"'NoneType'")
 """A comparison with the card's memory, which SGLang could not read."""

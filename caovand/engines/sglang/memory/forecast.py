@@ -10,6 +10,7 @@ from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Plan
 from caovand.core.units import MIB
 from caovand.engines.common.options import count
+from caovand.engines.sglang import options
 from caovand.engines.sglang.memory.load import (
     AT_LOAD,
     SglangLoad,
@@ -25,7 +26,6 @@ from caovand.engines.sglang.memory.steps import (
     steps_mib,
     usual_step,
 )
-from caovand.engines.sglang.planning import options
 
 UNMODELLED = (
     "cpu_offload_gb", "pp_size",

@@ -12,7 +12,7 @@ from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.plans import choose_cards
 from caovand.engines.common.speeds import all_linked, link_text
-from caovand.engines.sglang.planning.options import ATTENTION_GROUPS, GROUPED, REPLICAS, option
+from caovand.engines.sglang.options import ATTENTION_GROUPS, GROUPED, REPLICAS, option
 
 MIN_CAPABILITY, FULL_CARD = (7, 5), (8, 0)
 """Compute capability of the oldest cards that SGLang starts on, and for which its wheels have

@@ -12,7 +12,7 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common import drafting
 from caovand.engines.common.tensors import has_few_active
-from caovand.engines.sglang.planning import options
+from caovand.engines.sglang import options
 
 METHOD = "NEXTN"
 ALGORITHM = "speculative_algorithm"

@@ -25,7 +25,7 @@ from caovand.engines.sglang.memory.steps import (
     usual_share,
     usual_step,
 )
-from caovand.engines.sglang.planning.options import QUANTIZATION, REQUESTS, SHARE, STEP
+from caovand.engines.sglang.options import QUANTIZATION, REQUESTS, SHARE, STEP
 from caovand.engines.sglang.planning.pace import requests_a_second
 from caovand.engines.sglang.planning.workloads import WORKLOADS, Workload
 

@@ -12,25 +12,27 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.core.problem import Problem
 from caovand.engines.common.chat_formats import unparsed_warnings
 from caovand.engines.common.options import HIDDEN, count
 from caovand.engines.common.plans import (
     address,
     card_variables,
+    caveats_of,
     device,
     exposure_warnings,
     idle_keys,
     keep_steps,
-    misfit_warnings,
     refuse_other_tasks,
     typed_variables,
 )
 from caovand.engines.common.tensors import has_few_active
+from caovand.engines.sglang import options
 from caovand.engines.sglang.memory.forecast import forecast, served_at_once, why_unmodelled
 from caovand.engines.sglang.memory.states import SLOTS
 from caovand.engines.sglang.memory.steps import EXPANDED_TOKENS
-from caovand.engines.sglang.planning import cards, chat_parsers, drafting, options
-from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS, REPLICAS
+from caovand.engines.sglang.options import ATTENTION, CONTEXT, RANKS, REPLICAS
+from caovand.engines.sglang.planning import cards, chat_parsers, drafting
 from caovand.engines.sglang.planning.settings import drafts_cost, memory_settings
 from caovand.engines.sglang.probe import HOW, MIN_RELEASE
 
@@ -96,7 +98,7 @@ def make_plan(
         for name, value in typed.items()
     }
     values = {name: setting.value for name, setting in {**rest, **settings}.items()}
-    used = _freest(gpus, values[RANKS], options.replicas(values.get))
+    used = _cards_with_most_memory(gpus, values[RANKS], options.replicas(values.get))
     groups = options.attention_groups(values.get)
     plan = Plan(
         model=model.path,
@@ -112,7 +114,7 @@ def make_plan(
     _check_options(plan, inventory)
     memory = forecast(plan, inventory)
     warnings = _warnings(plan, config, inventory, used, memory, old=old)
-    return replace(plan, warnings=tuple(warnings), advice=memory.advice)
+    return replace(plan, caveats=caveats_of(warnings, memory), advice=memory.advice)
 
 
 def _refuse_unsupported(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> None:
@@ -211,7 +213,7 @@ def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
     return kernels
 
 
-def _freest(gpus: tuple[Gpu, ...], ranks: Any, replicas: int) -> tuple[Gpu, ...]:
+def _cards_with_most_memory(gpus: tuple[Gpu, ...], ranks: Any, replicas: int) -> tuple[Gpu, ...]:
     """As many cards as all replicas of the model are split over, those with the most free
     memory."""
     many = (count(ranks) or 1) * replicas
@@ -253,7 +255,7 @@ def _check_options(plan: Plan, inventory: Inventory) -> None:
         if option not in engine.flags:
             raise Unplannable(
                 f"cannot use {option}: SGLang {engine.version} has no such option;"
-                f" {_without(setting, verbatim=name in plan.verbatim)}"
+                f" {_removal_remedy(setting, verbatim=name in plan.verbatim)}"
             )
         known = choices.get(option)
         if known and not isinstance(value, (list, bool)) and str(value) not in known:
@@ -277,12 +279,12 @@ def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
         cards = "one card" if ranks == 1 else f"{ranks} cards"
         raise Unplannable(
             f"cannot serve {name} with SGLang on {cards}: {memory.lack}; "
-            f"{_less(memory, alone)}use a checkpoint quantised to fewer bits, or a GGUF version "
-            '([engine] kind = "llamacpp"), part of which can stay in host memory'
+            f"{_leaner_engine(memory, alone)}use a checkpoint quantised to fewer bits, or a GGUF "
+            'version ([engine] kind = "llamacpp"), part of which can stay in host memory'
         )
 
 
-def _less(memory: MemoryEstimate, gpus: Sequence[Gpu]) -> str:
+def _leaner_engine(memory: MemoryEstimate, gpus: Sequence[Gpu]) -> str:
     """The engine that needs less memory for its steps, if the cards hold more than the weights."""
     smallest = min(gpu.free_mib for gpu in gpus)
     if memory.weights_mib > max(FOR_WEIGHTS * smallest, smallest - WEIGHTS_MARGIN_MIB):
@@ -290,7 +292,7 @@ def _less(memory: MemoryEstimate, gpus: Sequence[Gpu]) -> str:
     return 'set [engine] kind = "vllm", which uses less memory for steps, or '
 
 
-def _without(setting: Setting, *, verbatim: bool) -> str:
+def _removal_remedy(setting: Setting, *, verbatim: bool) -> str:
     """The remedy for an option that the installed release lacks."""
     if verbatim:
         return "remove it from [engine] extra_args"
@@ -307,13 +309,13 @@ def _warnings(
     memory: MemoryEstimate,
     *,
     old: bool,
-) -> Iterator[str]:
-    yield from map(str, inventory.model.notes)
+) -> Iterator[str | Problem]:
+    yield from inventory.model.notes
     lacks = (
         old_driver(gpus, inventory.engine.cuda),
         small_host(inventory.model, inventory.host),
     )
-    yield from (str(lack) for lack in lacks if lack)
+    yield from filter(None, lacks)
     if old:
         yield NEVER_RUN
     yield from unparsed_warnings(inventory.model, plan.settings)
@@ -322,7 +324,6 @@ def _warnings(
         yield from exposure_warnings(
             config, "requires no API key", 'set host = "127.0.0.1", with a proxy in front of it'
         )
-    yield from misfit_warnings(memory)
     if memory.fits and (served := served_at_once(plan, inventory)):
         yield (
             f"SGLang will serve {served} requests at once instead of "

@@ -15,9 +15,7 @@ from caovand.engines.common.speeds import all_linked, host_link
 from caovand.engines.common.tensors import has_few_active
 from caovand.engines.sglang.memory.load import AT_LOAD, SglangLoad
 from caovand.engines.sglang.memory.steps import MAX_GRAPH, of_the_host, usual_share, usual_step
-from caovand.engines.sglang.planning import cards
-from caovand.engines.sglang.planning.loads import SizingInput
-from caovand.engines.sglang.planning.options import (
+from caovand.engines.sglang.options import (
     CACHE_TYPE,
     CONTEXT,
     GRAPH_SIZES,
@@ -31,6 +29,8 @@ from caovand.engines.sglang.planning.options import (
     SLOTS,
     STEP,
 )
+from caovand.engines.sglang.planning import cards
+from caovand.engines.sglang.planning.loads import SizingInput
 from caovand.engines.sglang.planning.sizing import (
     DecidedSettings,
     SizedLoad,

@@ -15,9 +15,7 @@ from caovand.engines.common.tensors import breaks_in_8_bits
 from caovand.engines.sglang.memory.forecast import UNMODELLED_STATES, why_unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, SglangLoad, activation_bytes
 from caovand.engines.sglang.memory.steps import MAX_GRAPH
-from caovand.engines.sglang.planning import cards, loads
-from caovand.engines.sglang.planning.loads import LoadChoice, SizingInput
-from caovand.engines.sglang.planning.options import (
+from caovand.engines.sglang.options import (
     CACHE_TYPE,
     NO_PREFIXES,
     PARALLEL,
@@ -29,6 +27,8 @@ from caovand.engines.sglang.planning.options import (
     attention_groups,
     option,
 )
+from caovand.engines.sglang.planning import cards, loads
+from caovand.engines.sglang.planning.loads import LoadChoice, SizingInput
 from caovand.engines.sglang.planning.workloads import WORKLOADS
 
 

@@ -8,10 +8,11 @@ from caovand.core.doctor.checks import GPUS, SYSTEM
 from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.facts.checks import CheckResult, CheckVerdict
 from caovand.core.facts.occupancy import NOTABLE_MIB
+from caovand.core.facts.shortfalls import LARGER_SHM, SMALL_SHM_MIB
 from caovand.engines.vllm.planning.devices import card_problem
 
 FULL_SHM_MIB = 64
-SMALL_SHM_MIB, FEW_FILES = 1024, 4096
+FEW_FILES = 4096
 
 
 def python_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -41,8 +42,7 @@ def shared_memory_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     elif size < SMALL_SHM_MIB:
         text = f"/dev/shm has {size} MiB; workers and NCCL exchange data there"
         verdict: CheckVerdict = "FAIL" if len(facts.gpus) > 1 else "WARN"
-        fix = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
-        yield CheckResult(SYSTEM, verdict, text, fix)
+        yield CheckResult(SYSTEM, verdict, text, LARGER_SHM)
     else:
         yield CheckResult(SYSTEM, "PASS", f"/dev/shm has {size} MiB")
 

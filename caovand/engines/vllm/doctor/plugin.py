@@ -8,6 +8,7 @@ from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.facts.checks import CheckResult
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.machine.capabilities import TURING
+from caovand.engines.vllm.machine.plugin import verdict
 
 PLUGIN = "plugin"
 WITH_PLUGIN = "install the package caovan-kernels, then: sudo caovanctl engine install"
@@ -39,16 +40,14 @@ def _gdn_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if engine is None or not engine.plugin or not hybrid or not has_turing(facts):
         return
     fix = f"sudo caovanctl engine install {releases.name(releases.REFERENCE)}"
+    known = verdict(engine, "gdn_interface")
     if engine.library_problem:
         text = f"the kernels cannot be loaded: {engine.library_problem}"
         yield CheckResult(PLUGIN, "FAIL", text, WITH_LIBRARY)
-    elif engine.gdn_interface.startswith("fail"):
-        text = (
-            f"the GDN interface of vLLM {engine.version} is not supported "
-            f"({engine.gdn_interface[6:]})"
-        )
+    elif known.ok is False:
+        text = f"the GDN interface of vLLM {engine.version} is not supported ({known.reason})"
         yield CheckResult(PLUGIN, "WARN", f"{text}: vLLM uses its own kernels", fix)
-    elif engine.gdn_interface:
+    elif known.ok:
         replaced = ", ".join(name.rpartition(".")[2] for name in engine.operators)
         yield CheckResult(
             PLUGIN, "PASS", f"the GDN interface is supported: {replaced} are replaced"
@@ -60,14 +59,15 @@ def _attention_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     engine = facts.engine
     if engine is None or not engine.plugin or not has_turing(facts) or engine.library_problem:
         return
-    if not engine.attention or engine.release < releases.CACHES_PER_TOKEN_HEAD:
+    known = verdict(engine, "attention")
+    if known.ok is None or engine.release < releases.CACHES_PER_TOKEN_HEAD:
         return
-    if engine.attention == "pass":
+    if known.ok:
         text = "Triton attention's cache layout is supported: caovan's kernels decode"
         yield CheckResult(PLUGIN, "PASS", text)
     else:
         text = f"vLLM {engine.version} lays out Triton attention's caches differently"
-        text = f"{text} ({engine.attention[6:]}): vLLM decodes with its own kernels"
+        text = f"{text} ({known.reason}): vLLM decodes with its own kernels"
         yield CheckResult(PLUGIN, "WARN", text, "sudo caovanctl engine install 0.33.0")
 
 
@@ -76,9 +76,10 @@ def _lm_head_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     engine = facts.engine
     if engine is None or not engine.plugin or not has_turing(facts) or engine.library_problem:
         return
-    if not engine.lm_head.startswith("fail"):
+    supported = verdict(engine, "lm_head")
+    if supported.ok is not False:
         return
-    text = f"vLLM {engine.version} computes logits differently ({engine.lm_head[6:]})"
+    text = f"vLLM {engine.version} computes logits differently ({supported.reason})"
     text = f'{text}: [policy] lm_head = "int8" is refused'
     yield CheckResult(PLUGIN, "WARN", text, "sudo caovanctl engine install 0.33.0")
 
@@ -90,9 +91,10 @@ def _state_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
         return
     if model is None or model.linear is None or not model.mtp_layers:
         return
-    if engine.plugin and not engine.states:
-        return  # the plugin could not be probed
-    if engine.plugin and engine.states == "pass":
+    fixed = verdict(engine, "states")
+    if engine.plugin and fixed.ok is None:
+        return
+    if engine.plugin and fixed.ok:
         text = (
             f"its fixes match vLLM {engine.version}: drafts together with a prefix cache are safe"
         )
@@ -103,7 +105,7 @@ def _state_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
         "answers"
     )
     if engine.plugin:
-        reason, remedy = engine.states.removeprefix("fail: "), WITHOUT_FIXES
+        reason, remedy = fixed.reason, WITHOUT_FIXES
     else:
         reason, remedy = "the plugin is not installed", WITH_PLUGIN
     yield CheckResult(PLUGIN, "WARN", f"{text} ({reason})", remedy)

@@ -256,6 +256,8 @@ FOREIGN: Mapping[str, tuple[str, str]] = {
     "dp_size": ("SGLang", "--data-parallel-size"),
     "ctx_size": ("llama.cpp", "--max-model-len"),
     "n_gpu_layers": ("llama.cpp", "--cpu-offload-gb for the part that does not fit on the card"),
+    "lora_path": ("another program", "--enable-lora --lora-modules NAME=PATH"),
+    "lora_paths": ("SGLang", "--enable-lora --lora-modules NAME=PATH"),
     "max_total_tokens": ("TGI", "--max-model-len"),
     "max_input_length": ("TGI", "--max-model-len"),
     "model_id": ("TGI", "the model's name or path right after serve"),

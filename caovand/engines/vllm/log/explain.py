@@ -14,7 +14,7 @@ from typing import Any
 
 from caovand.core.engine.log import Explanation, PhaseTime
 from caovand.core.healing.failure import Failure, Finding
-from caovand.core.health.drafting import Drafting
+from caovand.core.health.drafting import AcceptanceTrend
 from caovand.core.health.observation import LogMark
 from caovand.core.plan import is_lookup
 from caovand.core.secrets import hide_in
@@ -239,7 +239,7 @@ def _find_hang(texts: Sequence[str], reached: str) -> Finding | None:
 def _find_collapse(texts: Sequence[str]) -> Finding | None:
     """The finding for drafts of which almost none are accepted, interval after interval, up to the
     end."""
-    drafting, barren, first = Drafting(), 0, 0
+    drafting, barren, first = AcceptanceTrend(), 0, 0
     for index, line in enumerate(texts):
         counts = read_figures(line)
         if "drafted" not in counts:

@@ -31,6 +31,14 @@ _FINGERPRINT = re.compile(
     r"|\{\"(?:levelname|asctime|timestamp)\": "
     r")"
 )
+_NAMED = re.compile(
+    r"\bvllm(?:_\w{1,40})?\b(?!/(?:lib|bin)/)"
+    r"|\b(?-i:Vllm[A-Z]|RayWorker(?:Vllm|Wrapper)\b|EngineCore failed to start)",
+    re.IGNORECASE,
+)
+_SOURCES = re.compile(
+    r".{0,300}?/vllm/(?:v1|engine|entrypoints|model_executor|worker|executor|distributed)/"
+)
 
 LOG = Log(
     module=__name__,
@@ -42,6 +50,9 @@ LOG = Log(
     listening="http",
     find_cause=without_refusals(find_cause),
     fingerprint=_FINGERPRINT,
+    named=_NAMED,
+    sources=_SOURCES,
+    linux_only=True,
     begins=("non-default args: ", "█     █     █▄   ▄█"),
     error=as_error,
     kinds={row.id: row.kind for row in (*SIGNATURES, *kernel_owners.ROWS, *raised.ROWS)},

@@ -20,6 +20,7 @@ from caovand.core.checkpoint.model_task import ENCODER
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard, version_numbers
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.machine.capabilities import ADA, BLACKWELL, HALF, HOPPER, TURING, first_of
+from caovand.engines.vllm.machine.plugin import verdict
 
 NO_NVCC = "no nvcc is installed to build it"
 OWN_TOOLKIT = ("CUDA_HOME", "CUDA_PATH", "PATH")
@@ -277,7 +278,7 @@ def attended_by_sm75(
 def plugin_attends(engine: EngineInfo, gpus: tuple[Gpu, ...], env: Mapping[str, Any]) -> bool:
     """Whether caovan's attention is active on these cards, by the plugin's probe and switches."""
     ours = bool(gpus) and all(gpu.compute_capability == TURING for gpu in gpus)
-    ours = ours and bool(engine.plugin) and engine.attention == "pass"
+    ours = ours and bool(engine.plugin) and bool(verdict(engine, "attention").ok)
     return ours and "off" not in (env.get("CAOVAN_KERNELS"), env.get("CAOVAN_ATTENTION"))
 
 

@@ -34,6 +34,7 @@ from caovand.engines.vllm.flags.spelling import (
 from caovand.engines.vllm.flags.table import UNFORESEEN
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer, attended_by_sm75
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
+from caovand.engines.vllm.machine.plugin import verdict
 from caovand.engines.vllm.machine.ranks import (
     EXPERT_PARALLEL,
     replicas,
@@ -93,7 +94,7 @@ def candidate_of(
     compiled = compiled if isinstance(compiled, Mapping) else {}
     level = values.get("optimization_level")
     captured, compiles = graph_mode(compiled, level), steps.compiles(compiled, level)
-    head = env.get(LM_HEAD) == INT8 and engine.lm_head == "pass"
+    head = env.get(LM_HEAD) == INT8 and bool(verdict(engine, "lm_head").ok)
     # The plugin reaches the drafter through the head that it shares.
     layer = head and model.model_type.startswith(PLUGGED_DRAFTER) and model.drafter is None
     drafted = str(env.get(DRAFT_VOCABULARY))

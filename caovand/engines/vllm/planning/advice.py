@@ -47,7 +47,7 @@ including its part of the scales, the stored type, and the most weights that sha
 PRECISION = re.compile(
     r"[-_](fp8([-_](dynamic|block))?|bf16|fp16|f16|bfloat16|w8a8|int8)$", re.IGNORECASE
 )
-"""The end of a checkpoint's name that says how its weights are stored; another one's differs."""
+"""The end of a checkpoint's name that says how its weights are stored, unlike another's."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from caovand.core.plan import Setting, Unplannable, is_lookup
 from caovand.core.problem import Problem
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import PLUGIN, PLUGINS
+from caovand.engines.vllm.machine.plugin import verdict
 from caovand.engines.vllm.machine.ranks import PIPELINE, TENSOR
 from caovand.engines.vllm.memory.load_peak import lacking_to_load_gib
 from caovand.engines.vllm.memory.shards import stages_of
@@ -25,6 +26,7 @@ METHOD = "dflash"
 MAX_TYPED = 8
 """The deepest that [policy] mtp can be set to."""
 REMOVE = "remove [model] drafter"
+CANNOT_LOAD = "the card has no room for the drafter while it is loaded, so nothing is drafted"
 
 
 def trained_depth(drafter: Drafter) -> tuple[int, str]:
@@ -158,8 +160,9 @@ def why_unfixed(partial: PartialPlan) -> str:
     engine, plugins = partial.engine, partial.plugins
     if not engine.plugin:
         return "the plugin that fixes it is not installed (package caovan-kernels)"
-    if engine.states != "pass":
-        reason = engine.states.removeprefix("fail: ") or "the plugin could not be probed"
+    fixed = verdict(engine, "states")
+    if not fixed.ok:
+        reason = fixed.reason or "the plugin could not be probed"
         return f"the plugin's fixes do not match this engine: {reason}"
     if plugins is not None and PLUGIN not in plugins.split(","):
         return f"{PLUGINS} leaves out the plugin that fixes it"

@@ -28,6 +28,7 @@ from caovand.core.problem import Problem
 from caovand.engines.common.tensors import FLOATS
 from caovand.engines.vllm.flags.spelling import DRAFTER, INT8, LM_HEAD, MARLIN_INPUT
 from caovand.engines.vllm.machine.capabilities import HALF, HOPPER, TURING, first_of, first_outside
+from caovand.engines.vllm.machine.plugin import verdict
 from caovand.engines.vllm.memory.shards import BYTES_EACH
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 from caovand.engines.vllm.planning.precision import allows_kernels
@@ -197,8 +198,9 @@ def _why_no_head_here(partial: PartialPlan) -> tuple[str, str] | None:
         return "caovan's kernels are switched off", "switch them on"
     if engine.library_problem:
         return f"the kernels cannot be loaded: {engine.library_problem}", ""
-    if engine.lm_head != "pass":
-        reason = engine.lm_head.removeprefix("fail: ") or "the engine could not be probed"
+    supported = verdict(engine, "lm_head")
+    if not supported.ok:
+        reason = supported.reason or "the engine could not be probed"
         return f"the plugin does not support how this vLLM computes logits ({reason})", ""
     return None
 

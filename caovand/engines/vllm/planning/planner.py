@@ -15,7 +15,9 @@ from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.facts.occupancy import without_other_processes
 from caovand.core.model_source.gguf import TYPE
 from caovand.core.plan import Origin, Plan, Unplannable
+from caovand.core.problem import Problem
 from caovand.engines.common.gguf.converted import figures
+from caovand.engines.common.plans import misfit
 from caovand.engines.vllm.flags.spelling import whole_number
 from caovand.engines.vllm.machine.ranks import tensor_groups
 from caovand.engines.vllm.memory.settings import cards_of_plan
@@ -120,7 +122,7 @@ def make_plan(
     refuse_wide_heads(plan, inventory)
     memory = forecast(plan, inventory)
     case = PlannedRequest(request, chosen, plan, memory)
-    warnings = [
+    warnings: list[str | Problem] = [
         *warnings_of(chosen, plan),
         *prompt_warnings(chosen),
         *idle_warnings(chosen),
@@ -134,8 +136,8 @@ def make_plan(
         have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
         short = f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
         short = memory.lack or memory.shortage or short
-        warnings.append("; ".join((f"it does not fit: {short}", *advice[:2])))
-    return replace(plan, advice=advice, warnings=tuple(warnings))
+        warnings.append(misfit(short, advice[:2]))
+    return replace(plan, advice=advice, caveats=tuple(map(Problem.stated, warnings)))
 
 
 def _cost_of_weights(case: PlannedRequest) -> list[str]:

@@ -74,7 +74,8 @@ def _size_trials(partial: PartialPlan) -> PartialPlan:
     if exact:
         with suppress(Unplannable):  # only 8 bits fit next to other processes
             sized = exact_or_rounded(size_together(exact), sized)
-    return name_gain(sized, _decide(partial, replace(first.trial, cache=sized.trial.cache)))
+    deeper = replace(first.trial, cache=sized.trial.cache, int8_head=sized.trial.int8_head)
+    return name_gain(sized, _decide(partial, deeper))
 
 
 def _decide(partial: PartialPlan, trial: Trial) -> PartialPlan:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from caovand.core.config.schema import AUTO_SPEC, MODES, Config, Mode, auto_spec
+from caovand.core.config.schema import AUTO_SPEC, MAX_DRAFT_DEPTH, MODES, Config, Mode, auto_spec
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.drafting import billions_active, contested
@@ -28,8 +28,6 @@ from caovand.engines.vllm.planning.parallel import why_stages_refuse_drafts
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, policy, user
 from caovand.engines.vllm.sizing.space import WORKLOADS
 
-MAX_DEPTH = 8
-CANNOT_LOAD = "the card has no room for the drafter while it is loaded, so nothing is drafted"
 LEAVES_MEMORY = "leaves memory for other settings, which is worth more here"
 MANY_USERS = 16
 """The number of concurrent sequences from which the engine is a service: its cards compute, and
@@ -212,7 +210,7 @@ def _requested_depth(partial: PartialPlan) -> tuple[int, Setting]:
         reason = published or reason
     fewer = partial.trial.depth
     if fewer is not None and partial.mode_setting.origin != "policy":
-        return fewer, policy(fewer, f"{reason}, but {CANNOT_LOAD}")
+        return fewer, policy(fewer, f"{reason}, but {drafters.CANNOT_LOAD}")
     if fewer is not None:
         tokens = "1 token" if fewer == 1 else f"{fewer} tokens"
         drafts = f"drafting {tokens} instead of {depth}" if fewer else "drafting nothing"
@@ -242,11 +240,11 @@ def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:
     if text in MODES:
         depth, reason = depth_of_mode(next(mode for mode in MODES if mode == text), gpus)
         return depth, user(depth, f"{AUTO_SPEC} is {text}: {reason}")
-    depths = {"off": 0, "none": 0, **{str(n): n for n in range(MAX_DEPTH + 1)}}
+    depths = {"off": 0, "none": 0, **{str(n): n for n in range(MAX_DRAFT_DEPTH + 1)}}
     if text not in depths:
         raise Unplannable(
             f'cannot use {AUTO_SPEC}="{text}": it is neither a depth nor a mode; '
-            f"set it to 0-{MAX_DEPTH}, off, auto, stable or fast, or unset it"
+            f"set it to 0-{MAX_DRAFT_DEPTH}, off, auto, stable or fast, or unset it"
         )
     return depths[text], user(depths[text], f"{AUTO_SPEC} is {text}")
 

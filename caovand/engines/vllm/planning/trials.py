@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from caovand.core.plan import Setting
 from caovand.engines.vllm.memory.estimate import estimate
+from caovand.engines.vllm.planning import drafters
 from caovand.engines.vllm.planning.fit import cuts_graphs
 from caovand.engines.vllm.planning.int8 import may_round_head
 from caovand.engines.vllm.planning.partial_plan import (
@@ -131,6 +132,9 @@ def name_gain(sized: PartialPlan, deeper: PartialPlan) -> PartialPlan:
     ours = sized.settings.get("speculative_config")
     if ours is None or sized.choice is None or LEAVES_MEMORY not in ours.reason:
         return sized
+    if not sized.mtp and drafters.cannot_be_loaded(deeper):
+        kept = replace(ours, reason=drafters.CANNOT_LOAD)
+        return replace(sized, settings={**sized.settings, "speculative_config": kept})
     candidate, spared = sized.choice.candidate, sized.choice.spared
     less = candidate.eager or candidate.context < sized.model.max_model_len
     short = less or {"sequences", "batch"} & spared or candidate.vision < sized.model.vision

@@ -14,6 +14,7 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.shortfalls import old_driver
 from caovand.core.healing.failure import Failure, Finding, Foreseen
 from caovand.core.plan import Plan, Unplannable
+from caovand.core.problem import Problem
 from caovand.core.units import MIB
 from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.chat_formats import unparsed_warnings
@@ -134,13 +135,13 @@ TURBOQUANT_COST = {
 """Perplexity that each cache type costs, by vLLM's own measurements."""
 
 
-def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
+def warnings_of(partial: PartialPlan, plan: Plan) -> list[str | Problem]:
     """Every warning about this plan, except for the cost of other processes on the cards."""
     engine = partial.engine
     words = command_line.read(plan.extra_args, engine.flags, engine.switches)
     return [
         *_shortfall_warnings(partial),
-        *map(str, partial.model.notes),
+        *partial.model.notes,
         *unused_card_warnings(partial.config, partial.inventory, partial.values),
         *_release_warnings(partial),
         *precision.turing_warnings(partial),
@@ -164,7 +165,7 @@ def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
         *(f"{key} has no effect on a CPU build" for key in idle_keys(partial)),
         *missed_goal_warnings(partial, plan),
         *_utilization_warnings(partial, plan),
-        *map(str, conflicts(plan, partial.inventory, partial.cards)),
+        *conflicts(plan, partial.inventory, partial.cards),
         *_precision_warnings(partial, plan),
     ]
 

@@ -18,6 +18,9 @@ _QUANTIZED = (
     r"(?:weight_packed|(?:weight_|input_)?(?:scale|absmax|zero|g_idx|qweight|qzeros)\w{0,20})"
 )
 ROWS = (
+    # Transformers' own quantizers, which engines do not use
+    signature("model.quantizer", "cause", "backend-unsupported",
+         r"^ValueError: Unknown quantization type, got (?P<quantizer>[\w.-]{1,40})"),
     signature("model.head", "cause", "bad-arguments",
          _LACKS + r"[^}]{0,200}'(?:\w{1,40}\.){0,4}"
          r"(?P<head>(?:score|classifier|classification_head|dense)(?:\.\w{1,20}){0,2}\.(?:weight"
@@ -123,6 +126,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "newer one.",
         "Until then use a local copy of the model without auto_map in its config.json, if the "
         "installed Transformers or vLLM knows the model's type without that code.",
+    ),
+    "model.quantizer": (
+        "Transformers reads this checkpoint here, not the engine, and its installed release does "
+        "not know the quantization {quantizer}: install a newer Transformers, or load the model "
+        "with an engine's own code (vLLM, SGLang). To train, take the unquantized weights.",
     ),
     "model.missing": _MISSING,
     "sglang.model.missing": _MISSING,

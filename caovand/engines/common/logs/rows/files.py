@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.engines.common.logs.rows.python import SERVED
-from caovand.engines.common.logs.signature import signature
+from caovand.engines.common.logs.signature import SERVED, signature
 
 _PATH = r"(?:(?:: | )'(?P<path>[^']{1,300})')?"
 ROWS = (

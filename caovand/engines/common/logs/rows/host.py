@@ -49,6 +49,7 @@ _RAW = re.compile(
     r"|(?:[^\s:]{1,200}: )?[^\s:]{1,300}\.so[\w.]{0,20}: version [`']"
     r"|nvidia-docker \| "
     r"|\s{0,4}[\w-]{0,30}nvidia-[\w.:+-]{1,60} ?: (?:Pre)?(?:Depends|Breaks|Confl)"
+    r"|(?:[EW]: |Err:\d).{0,160}\bnvidia\b|E: Unable to locate package "
     r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed"
     r"|Program terminated with signal |(?:> )?Exception Type: {1,20}EXC_| {0,8}\[\[ [A-Z]"
     r"|(?:\[[\w.-]{1,40}\] {1,3})?(?:dyld(?:\[\d{1,7}\])?: | {0,8}(?:Referenced from|Expected in"
@@ -113,6 +114,10 @@ ROWS = (
          r"|Failed to (?:initialize|start|init) (?:NVML|nvml)\b(?!: Unknown Error)"
          r"|\bnvml: Driver/library version mismatch"
          r"|libnvidia-ml\.so in GDK package is a stub library"),
+    # The source of NVIDIA's packages, not the card
+    signature("driver.source", "cause", "gpu-absent",
+         r"nvidia\.(?:github\.io|com)/\S{1,120}.{0,200}(?P<key>NO_PUBKEY|EXPKEYSIG|is not signed)"
+         r"|Unable to locate package (?P<package>(?:lib)?nvidia-[\w.-]{1,60}|cuda-[\w.-]{1,60})"),
     # nvidia-driver-530 : Depends: nvidia-kernel-common-530 (>= 530.41.03) but 530.30.02 is to be
     signature("driver.packages", "cause", "gpu-absent",
          r"^\s{0,4}(?P<package>(?:lib|linux-modules-|linux-objects-|xserver-xorg-video-)?nvidia-"

@@ -114,7 +114,7 @@ _OTHER_MACHINE = (
          r"[^\s\"]{1,60})(?:.{0,80}?\b(?:path|name)=\"?(?P<path>[^\s\"]{1,300}))?"),
     signature("host.apparmor", "generic", "access-denied",
          r"apparmor=\"DENIED\" operation=\"(?P<access>[\w-]{1,40})\".{0,120}?profile=\""
-         r"(?P<profile>[^\"]{1,100})\"(?:.{0,60}?name=\"(?P<path>[^\"]{1,300})\")?"),
+         r"(?:(?P<snap>snap\.[^\"]{1,100})|(?P<profile>[^\"]{1,100}))\"(?:.{0,60}?name=\"(?P<path>[^\"]{1,300})\")?"),
     signature("host.segfault", "consequence", "engine-died",
          r"(?:(?P<name>[\w.:-]{1,40})\[\d{1,10}\]: |^)segfault at [\da-f]"
          r"|traps: (?P<trapped>\S{1,40})\["),
@@ -242,11 +242,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "`sudo setenforce 0` for one attempt shows whether nothing else is at fault.",
     ),
     "host.apparmor": (
+        "The confinement of a snap ({snap}) denies {access}, and its profile is fixed: install the "
+        "program from another package (Docker: docker-ce from Docker's own repository; Ollama: its "
+        "install script), then remove the snap. `snap connections` lists interfaces that may be "
+        "connected in its place (sudo snap connect).",
         "AppArmor denies the profile {profile} the operation {access}: `sudo aa-complain "
         "{profile}` for one attempt shows whether that is all; then add a rule for the path to the "
         "profile (/etc/apparmor.d/local), or start the container with --security-opt "
-        "apparmor=unconfined. A snap's profile is fixed: connect its interface, or install the "
-        "program from another package.",
+        "apparmor=unconfined.",
     ),
     "host.machine": ("The machine itself failed: check its memory, CPU and cooling.",),
     "pcie.fatal": (

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from caovand.core.healing.failure import Failure
-from caovand.engines.common.logs.signature import signature
+from caovand.engines.common.logs.signature import SERVED, signature
 
 _RAW = re.compile(
     r"RdmaTransport: |Failed to (?:open device \w|modify QP|register memory|create QP"
@@ -17,17 +16,16 @@ _RAW = re.compile(
     r"|Context is not active|Cannot make connection for endpoint"
     r"|Device \d{1,3} is not active|\[Handshake\] "
     r"|\S{1,200}(?:nvshmem|NVSHMEM)\S{0,200}:|nvshmem\w{0,40}: |WARN: .{0,60}nvshmem"
-    r"|libibverbs: "
+    r"|libibverbs: |(?:\(\w{1,40} pid=[^)]{1,60}\) )?mlx\d: \S{1,80}: got completion"
 )
-_SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
 ROWS = (
     # oneCCL: ze_fd_manager.cpp:214 fill_device_fds: EXCEPTION: open failed: fd: -1, errno: ...
     signature("link.oneccl", "cause", "collective-timeout", r"\boneCCL: .{0,200}EXCEPTION: ",
-         _SERVED),
+         SERVED),
     signature("link.sizes", "generic", "bad-arguments",
          r"output tensor size must be equal to world_size times input tensor size"
          r"|Tensors must be (?:contiguous|of equal size)|split_sizes .{0,60}(?:sum|match)",
-         _SERVED),
+         SERVED),
     signature("link.rdma", "cause", "collective-timeout",
          r"RdmaTransport: (?:No available RNIC|cannot initialize)|[Tt]ransport retry counter exceed"
          r"|Failed to open device (?P<device>\w{1,40}) on port|Failed to modify QP to \w{2,6}"
@@ -39,7 +37,9 @@ ROWS = (
     signature("link.verbs", "cause", "collective-timeout",
          r"Call to (?P<call>ibv_\w{1,40}) .{0,60}failed"
          r"|NET/IB : .{0,100}[Gg]ot completion.{0,40}error"
-         r"|NET/IB.{0,60}(?:timeout|retry exceeded)"),
+         r"|NET/IB.{0,60}(?:timeout|retry exceeded)"
+         # What the network card's own library prints before NCCL does
+         r"|^mlx\d: \S{1,80}: got completion with error"),
     signature("link.nvshmem", "cause", "collective-timeout",
          r"\b(?:nvshmem\w{0,40}|NVSHMEM)\b.{0,200}(?:[Ff]ail|[Ee]rror|not found|unable)"
          r"|DeepEP (?:error|timeout)|deep_ep.{0,100}\b(?:timeout|timed out)"),
@@ -49,6 +49,13 @@ ROWS = (
          r"|Mooncake (?:store|[Tt]ransfer [Ee]ngine).{0,60}(?:fail|error)"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "nccl.unloaded": (
+        "NCCL's library ({library}) is there and cannot be loaded, or is not there: the lines "
+        "after this one say which. Install the nvidia-nccl package that PyTorch requires into the "
+        "engine's environment again, and unset VLLM_NCCL_SO_PATH, LD_PRELOAD and an "
+        "LD_LIBRARY_PATH with another one; on a system older than glibc 2.28 (CentOS 7) use the "
+        "engine's container image.",
+    ),
     "nccl.library": (
         "NCCL's library was not found or is of another release: install nvidia-nccl-cu12 (of CUDA "
         "13 nvidia-nccl-cu13) that PyTorch asks for into the environment, and let "

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.engines.common.logs.rows.python import SERVED
-from caovand.engines.common.logs.signature import signature
+from caovand.engines.common.logs.signature import SERVED, signature
 
 # From the name's first character only: else each of a long word's characters is tried as the first.
 _LIBRARY = r"(?<![^\s:'\"(\[])(?P<library>[^\s:'\"(\[]{1,300}\.so[\w.+-]{0,40}): "

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.healing.failure import Failure
-from caovand.engines.common.logs.signature import signature
+from caovand.engines.common.logs.signature import SERVED, signature
 
-_SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
 ROWS = (
     # Transformers logs it before it lists the packages that the model's own code needs
     signature("python.asked", "generic", "bad-arguments",
          r"Encountered exception while importing (?P<asked>[\w.]{1,80}): No module named "
-         r"'(?P<lacking>\w{1,60})", _SERVED),
+         r"'(?P<lacking>\w{1,60})", SERVED),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "python.asked": (

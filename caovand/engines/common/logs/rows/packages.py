@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from caovand.core.healing.failure import Failure
 from caovand.engines.common.logs.rows import model_types
-from caovand.engines.common.logs.signature import signature
+from caovand.engines.common.logs.signature import SERVED, signature
 
 _VERSION = r"\d[\w.+-]{0,30}"
-_SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
 _WHOLE = (
     r"(?!transformers_modules|google\b|nvidia\b|azure\b|cuda\b|ruamel\b|zope\b|backports\b"
     r"|opentelemetry\b|jaraco\b|mpl_toolkits\b|sphinxcontrib\b|vllm_flash_attn)[a-zA-Z]\w{1,60}"
@@ -24,7 +22,7 @@ _RAW = re.compile(
     r"(?:\[notice\] |ERROR: |error: |[×✗x╰─▶ ]{1,8})(?:Could not find a version|No matching dist"
     r"|Cannot install |ResolutionImpossible|No solution found|externally-managed|Package .{1,100} "
     r"requires a different Python|Ignored the following versions that require)"
-    r"| {0,6}[\w.\[\]-]{1,60} \d\S{0,30} requires .{1,120}, but you"
+    r"|(?: {0,6}|ERROR: )[\w.\[\]-]{1,60} \d\S{0,30} (?:requires|has requirement) .{1,120}, but\b"
     r"|(?:error: |  [×x╰─▶ ]{1,6})?Failed to (?:fetch|download):? `http"
     r"|.{0,200}\bha(?:s|ve) no wheels with a matching|[ ×✗x╰─▶]{1,8}hint: You require \w{1,20} \d"
     r"|.{0,200}is not a supported wheel on this platform"
@@ -37,8 +35,9 @@ ROWS = (
          r"'(?P<module>uvloop|resource|fcntl|termios|pwd|grp)'|uvloop does not support Windows"),
     # torchvision 0.22.1 requires torch==2.7.1, but you have torch 2.8.0 which is incompatible.
     signature("python.conflict", "consequence", "bad-arguments",
-         rf"^ {{0,6}}(?P<user>[\w.\[\]-]{{1,60}} {_VERSION}) requires (?P<wants>\S.{{0,120}}?), "
-         rf"but you(?:'ll)? have (?P<have>[\w.-]{{1,60}} {_VERSION}) which is incompatible"),
+         rf"^(?: {{0,6}}|ERROR: )(?P<user>[\w.\[\]-]{{1,60}} {_VERSION}) (?:requires|has "
+         rf"requirement) (?P<wants>\S.{{0,120}}?), but(?:$| you(?:'ll)?(?:$| have "
+         rf"(?P<have>[\w.-]{{1,60}} {_VERSION})))"),
     signature("python.versions", "cause", "bad-arguments",
          rf"(?P<package>[\w.-]{{1,60}}) version \(?(?P<installed>{_VERSION})\)? does not match "
          rf"(?P<other>[\w.-]{{1,60}})(?: version)? \(?(?P<wanted>{_VERSION})"
@@ -53,7 +52,7 @@ ROWS = (
          rf"|(?P<user>[\w.-]{{1,60}}) requires (?:the )?(?P<base>(?:torch|transformers|triton|numpy"
          r"|accelerate|tokenizers|huggingface[_-]hub|flashinfer|vllm|pydantic)\w{0,20})"
          rf"(?: version)? ?(?P<condition>[<>=!~]{{1,2}} ?{_VERSION}(?:, ?[<>=!~]{{1,2}} ?"
-         rf"{_VERSION})?)", _SERVED),
+         rf"{_VERSION})?)", SERVED),
     signature("transformers.model", "cause", "bad-arguments",
          r"model type `(?P<model_type>(?:(?P<whole>\w{1,100}?)_(?P<part>thinker|talker|vision"
          r"|audio|token2wav)\w{0,20}|(?P<text_part>\w{1,100}_text)|[^`]{1,200}))` but "
@@ -61,7 +60,7 @@ ROWS = (
     # ValueError: Tokenizer class TokenizersBackend does not exist or is not currently imported.
     signature("tokenizer.class", "cause", "bad-arguments",
          r"Tokenizer class (?P<tokenizer>\w{1,80}) does not exist or is not currently imported",
-         _SERVED),
+         SERVED),
     signature("python.release", "cause", "engine-unusable",
          r"^TypeError: unsupported operand type\(s\) for \|: '(?:type|_\w{1,40}|ABCMeta"
          r"|builtin_function_or_method)' and|^TypeError: '(?:type|ABCMeta)' object is not "
@@ -107,7 +106,7 @@ ROWS = (
          r"before the\s+current process has finished its bootstrapping phase"),
     signature("python.pickle", "generic", "bad-arguments",
          r"(?:^|Error: )(?:Can't (?:pickle|get) (?:local object )?'?(?P<object>[\w.<>]{3,120})"
-         r"|cannot pickle '(?P<kind>[\w.]{1,80})')", _SERVED),
+         r"|cannot pickle '(?P<kind>[\w.]{1,80})')", SERVED),
     signature("python.locale", "cause", "bad-arguments",
          r"^Unicode(?:De|En)codeError: '(?P<codec>ascii|charmap|gbk|cp\d{3,4}|latin-1)' codec"),
     # No module named 'ray.util'; 'ray' is not a package
@@ -124,7 +123,7 @@ ROWS = (
          rf"(?P<package>{_WHOLE})\.(?P<part>(?:\w{{1,60}}\.){{0,6}}{_OF_PYTHON})'"
          rf"|^ImportError: cannot import name '(?P<name>{_OF_PYTHON})' from "
          rf"'(?P<module>(?P<of>{_WHOLE})(?:\.\w{{1,60}}){{0,6}})'(?! \(unknown location)",
-         _SERVED),
+         SERVED),
     signature("python.triton", "cause", "bad-arguments",
          r"^ModuleNotFoundError: No module named 'triton'|Cannot find a working triton installation"
          r"|^torch\._inductor\.exc\.TritonMissing"),

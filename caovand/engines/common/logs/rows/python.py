@@ -17,7 +17,7 @@ from caovand.engines.common.logs.rows import (
     requests,
     runtime,
 )
-from caovand.engines.common.logs.signature import MAX_LINE, Signature, signature
+from caovand.engines.common.logs.signature import MAX_LINE, SERVED, Signature, signature
 
 _FRAME = re.compile(
     r'(?:\s*File "|(?=[\w.~/-]{3,300}\.py", line \d))([^"]+)", line (?P<line>\d+)'
@@ -34,8 +34,6 @@ REFUSES = re.compile(
 )
 """Exceptions with which code that reads arguments and configurations refuses them."""
 RAISED = 8  # lines before an exception to search for the frame that raised it
-SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
-"""A verified engine lacks nothing: while it serves, the cause is an unusual request."""
 UNSURE: Mapping[str, Failure] = {
     **SERVED,
     **dict.fromkeys(
@@ -56,7 +54,7 @@ ROWS = (
     signature("engine.transformers", "cause", "bad-arguments",
          r"^AttributeError: .{1,80} has no attribute '?(?P<removed>all_special_tokens_extended)"
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
-         r"|`rope_scaling` must be a dictionary with two fields"
+         r"|`rope_scaling` must be a dictionary with two|: assert .factor. in rope_scaling$"
          r"|(?:<class )?'(?P<taken>[\w.-]{1,200})'>?'? is already used by a Transformers "
          r"(?:model|config)"
          r"|data did not match any variant of untagged enum \w{1,60}"

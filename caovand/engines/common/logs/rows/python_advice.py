@@ -37,11 +37,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "let all nodes share HF_MODULES_CACHE.",
     ),
     "python.conflicts": (
-        "pip left several packages in releases that {user} does not take; it requires {pins}. What "
-        "uses it may fail to import.",
-        "Make a new environment, install {user} there alone and by one command, so that pip finds "
-        "releases for all, and put what needs other releases into another environment. To repair "
-        "this one, pass all of {pins} to one pip install.",
+        "pip left several packages in releases that do not fit {user}: {pins} are required, and "
+        "what uses those may fail to import.",
+        "Make a new environment of a Python that the engine supports, install the engine there "
+        "alone and by one command, so that pip finds releases for all, and put what needs other "
+        "releases into another environment. To repair this one, pass all of {pins} to one pip "
+        "install.",
     ),
     "cuda.assertion": (
         "A kernel found an index outside its table ({assertion}): a position, a token or a cache "

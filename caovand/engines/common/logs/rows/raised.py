@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.logs.callers import ENTRY, package_of
-from caovand.engines.common.logs.rows.python import REFUSES, SERVED, UNSURE
-from caovand.engines.common.logs.signature import Signature, signature
+from caovand.engines.common.logs.rows.python import REFUSES, UNSURE
+from caovand.engines.common.logs.signature import SERVED, Signature, signature
 
 MAX_DEPTH = 12
 """Maximum frames from the exception outwards: those farther out only wait for it."""

@@ -123,7 +123,9 @@ OF_LLAMA = (
          _LATER),
     signature("llama.request.grammar", "cause", "bad-arguments",
          r"(?:error|failed to) pars(?:ing|e) grammar|error initializing grammar sampler"
-         r"|Failed to initialize samplers", _LATER),
+         r"|Failed to initialize samplers(?!: Unexpected empty grammar)", _LATER),
+    signature("llama.request.stack", "cause", "bad-arguments",
+         r"Failed to initialize samplers: Unexpected empty grammar", _LATER),
     signature("llama.request.tools", "cause", "bad-arguments",
          r"Unsupported param: (?P<param>\w{1,40})", _LATER),
     signature("llama.request.batch", "generic", "bad-arguments",

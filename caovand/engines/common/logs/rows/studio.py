@@ -17,6 +17,7 @@ _TEXTS = (
     r"|No models loaded\. Please load|Multiple models are loaded|Invalid model identifier"
     r"|Model is unloaded\.|find model of instance reference|Unexpected endpoint or method\. \("
     r"|Failed to load (?:the )?model\b.{0,80}guardrails|Model type \S{1,60} not supported"
+    r"|Client disconnected\. Stopping generation"
     r"|\bChannel Error\b|^- Caused By: [TRS]\w{1,9}Error: "
 )
 _RAW = re.compile(rf".{{0,300}}?(?:{_TEXTS})")
@@ -45,6 +46,8 @@ ROWS = (
          r"Model is unloaded\.|find model of instance reference"),
     signature("studio.endpoint", "cause", "bad-arguments",
          r"Unexpected endpoint or method\. \((?P<call>[A-Z]{3,7} /[^)]{0,200})\)"),
+    signature("studio.client", "consequence", "bad-arguments",
+         r"Client disconnected\. Stopping generation"),
     signature("studio.mlx", "cause", "bad-arguments",
          r"Model type (?P<type>[\w.-]{1,60}) not supported\.$"),
 )  # fmt: skip
@@ -55,6 +58,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "another backend, such as Vulkan in place of CUDA or ROCm, or the CPU), or memory ran out "
         "(lower GPU Offload and Context Length). `lms log stream` and the page Developer show the "
         "runtime's own lines.",
+    ),
+    "studio.client": (
+        "The client closed the connection before the answer was complete, and LM Studio did what "
+        "it should: the client's time-out (often 5 or 10 minutes), or its user, ended the request. "
+        "Raise that time-out in the client. Or make answers faster: a shorter prompt, a smaller "
+        "model, more layers on the card (GPU Offload), a cache that is not quantized.",
     ),
     "studio.engine": (
         "LM Studio's runtime {path} cannot be loaded: it is damaged, or a library that it needs is "

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.engines.common.logs.rows import loader
-from caovand.engines.common.logs.rows.python import SERVED
-from caovand.engines.common.logs.signature import signature
+from caovand.engines.common.logs.signature import SERVED, signature
 
 _PROGRAM = (
     r"(?:[\w./-]{0,200}/)?(?:vllm|sglang|ollama|llama-\w{1,20}|python[\d.]{0,4}|ray|torchrun)"

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.engines.common.logs.rows.python import SERVED
-from caovand.engines.common.logs.signature import signature
+from caovand.engines.common.logs.signature import SERVED, signature
 
 _HEADER = (
     r"(?:(?P<of_compiler>(?:stddef|stdarg|stdbool|stdint|float|limits|iso646|\w{0,10}mmintrin|"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common.logs.rows.python import SERVED
+from caovand.engines.common.logs.signature import SERVED
 
 LOADING: Mapping[str, Failure] = dict.fromkeys(
     ("resolve", "engine", "load", "drafter"), "device-oom-load"

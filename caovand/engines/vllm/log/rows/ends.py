@@ -70,6 +70,9 @@ ROWS: tuple[Signature, ...] = (
          r"|^nccl(?:System|Internal|Remote|UnhandledCuda)Error: "
          r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']{0,200})'"
          r"|^Failed: Cuda error \S{1,200}/custom_all_red"),
+    # Where another failure follows, the library may not have been needed
+    signature("nccl.unloaded", "generic", "bad-arguments",
+         r"^Failed to load NCCL library from (?P<library>\S{1,200})"),
     # The engine loop before the V1 engine
     signature("step.timeout", "consequence", "hang", r"^Engine iteration timed out"),
     signature("rpc.timeout", "consequence", "hang",

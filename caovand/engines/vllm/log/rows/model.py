@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from caovand.engines.common.logs.rows import python
-from caovand.engines.common.logs.rows.python import SERVED
-from caovand.engines.common.logs.signature import Signature, signature
+from caovand.engines.common.logs.signature import SERVED, Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import READING
 
 ROWS: tuple[Signature, ...] = (

@@ -25,7 +25,7 @@ from caovand.core import limits
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config, unapplied
 from caovand.core.facts.ownership import Process
-from caovand.core.health.detector import MIN_READINGS
+from caovand.core.health.detector import reading_interval_s
 from caovand.core.lifecycle.events import LifecycleEvent, TimePassed
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting import status
@@ -40,8 +40,8 @@ from caovand.daemon.server_supervisor import ServerSupervisor
 from caovand.daemon.shared import Changes, Shared, now
 from caovand.daemon.shortage import Shortage
 from caovand.daemon.slot import Slot
-from caovand.daemon.start.confinement import server_confinement
 from caovand.daemon.tasks import Tasks
+from caovand.preparation.confinement import server_confinement
 
 MAX_TICK_S = 5.0
 POLL_S = 5.0  # at most
@@ -154,7 +154,8 @@ class Supervisor:
 
     def _poll_s(self) -> float:
         """Seconds between polls: the least patient slot needs several before it sends a test."""
-        return min([POLL_S, *(slot.config.watch.hang_s / MIN_READINGS for slot in self._working())])
+        limits = [slot.config.watch.hang_s for slot in self._working()]
+        return min([POLL_S, *map(reading_interval_s, limits)])
 
     def _working(self) -> list[Slot]:
         """Slots that have not quit."""
@@ -270,17 +271,16 @@ class Supervisor:
         """
         names = [name] if name else self._worst_first()
         documents = {n: self.slots[n].describe() for n in names}
+        worst = self.slots[names[0]]
         slots = [status.entry(n, document) for n, document in documents.items()]
-        first, page, gateway = next(iter(documents.values())), self.page, self.gateway
+        first, page, gateway = documents[names[0]], self.page, self.gateway
         warnings = [*first["warnings"], *filter(None, [page.problem, gateway.problem])]
-        cluster = self.slots[next(iter(documents))].part.summary()
-        clients = self.slots[next(iter(documents))].clients
-        counts = {**clients.counts, "totals": clients.totals}
+        counts = {**worst.clients.counts, "totals": worst.clients.totals}
         served = gateway.describe()
         more = {
             "page": page.describe(),
             "gateway": {**served, **counts} if served else None,
-            "cluster": cluster,
+            "cluster": worst.part.summary(),
             "slots": slots,
         }
         return {**first, "warnings": warnings, **more}

@@ -22,9 +22,6 @@ from caovand.core.health.canary import from_document as first_answers
 from caovand.core.reporting import starts
 from caovand.core.slot import MAIN_SLOT
 from caovand.core.tuning import record
-from caovand.daemon import tuning
-from caovand.daemon.engine import canary
-from caovand.daemon.start import degraded_plan
 
 SLOTS = "slots"
 MODE = "mode.json"
@@ -32,7 +29,10 @@ PROCESSES = "engine-processes.json"
 FILES = "engine-files.json"
 INCIDENTS = "incidents"
 STARTS = "starts.json"
-ALL = (MODE, degraded_plan.FILE, PROCESSES, FILES, INCIDENTS, STARTS, tuning.FILE, canary.FILE)
+DEGRADED_PLAN = "good-plan.json"
+TUNING = "tuning.json"
+ANSWERS = "answers.json"
+ALL = (MODE, DEGRADED_PLAN, PROCESSES, FILES, INCIDENTS, STARTS, TUNING, ANSWERS)
 
 
 def folder(state: Path, name: str = MAIN_SLOT) -> Path:
@@ -107,12 +107,12 @@ def checks(healing: Healing) -> Mapping[str, Callable[[Any], bool]]:
     """The check of each file's contents, by name."""
     return {
         MODE: _is_mode,
-        degraded_plan.FILE: partial(well_formed, healing=healing),
+        DEGRADED_PLAN: partial(well_formed, healing=healing),
         PROCESSES: ledger.is_ledger,
         FILES: stale_files.is_ledger,
         STARTS: lambda document: starts.from_document(document) is not None,
-        tuning.FILE: lambda document: record.from_document(document) is not None,
-        canary.FILE: lambda document: first_answers(document) is not None,
+        TUNING: lambda document: record.from_document(document) is not None,
+        ANSWERS: lambda document: first_answers(document) is not None,
     }
 
 

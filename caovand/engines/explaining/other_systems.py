@@ -1,5 +1,5 @@
-"""Logs from Windows or macOS, as their paths and texts show: vLLM and SGLang do not run there by
-themselves, and Linux's commands do not help.
+"""Logs from Windows or macOS, as their paths and texts show: some engines have no packages there,
+and Linux's commands do not help.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from caovand.core.engine.log import Explanation
 from caovand.core.healing.failure import Finding
+from caovand.engines import registry
 from caovand.engines.common.logs.rows.unreached import STARTS
 from caovand.engines.common.logs.signature import MAX_LINE
 
@@ -38,7 +39,7 @@ _ADVICE = {
 
 _LINUX_COMMANDS = re.compile(r"`ss -l|systemctl|journalctl")
 """Commands that those systems lack."""
-_DOWN, _CONTAINER = "ollama.client", "container.gpu"
+_CONTAINER = "container.gpu"
 _PORT = "port"
 _COMMANDS: Mapping[tuple[str, str], str] = {
     (_PORT, "windows"): "Another program listens on port {port}: `netstat -ano | findstr :{port}` "
@@ -54,30 +55,18 @@ _COMMANDS: Mapping[tuple[str, str], str] = {
     (_CONTAINER, "mac"): "Docker on macOS has no card to pass to a container: leave out --gpus and "
     "`runtime: nvidia`, and run the engine outside of Docker, where it uses Metal (Ollama, "
     "llama.cpp, LM Studio).",
-    (_DOWN, "windows"): "No Ollama server answers: start its app from the start menu, or `ollama "
-    "serve` in a window of its own. If it ends at once, server.log and app.log in "
-    "%LOCALAPPDATA%\\Ollama say why. If it runs, something else answers in its place: `netstat "
-    "-ano | findstr :11434`, `netsh interface portproxy show all`, a virtual machine that "
-    "forwards the port, a proxy (NO_PROXY=localhost,127.0.0.1) or a virus scanner.",
-    (_DOWN, "mac"): "No Ollama server answers: open its app (`open -a Ollama`; of Homebrew `brew "
-    "services start ollama`), or run `ollama serve` in another terminal. If it ends at once, "
-    "~/.ollama/logs/server.log says why. If it runs, see what listens: `lsof -nP -iTCP:11434`.",
 }
 """What helps there in place of a sentence with such commands."""
-_OLLAMA_PORT = "11434"
-_APP = (
-    "Usually it is Ollama's own app, which serves as long as its icon is there: use it, or quit it "
-    "before `ollama serve`; a service of Homebrew ends with `brew services stop ollama`."
-)
 _STARTS_THERE = "its app, or `ollama serve`"
-_ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 _NEEDS_CUDA = "build.toolkit"
 
 
 def with_system(explanation: Explanation, name: str, lines: Sequence[str]) -> Explanation:
     """An explanation, preceded by what to do if a log of the engine `name` is from a system that it
     has no packages for."""
-    finding, engine = explanation.finding, _ENGINES.get(name)
+    finding = explanation.finding
+    linux_only = {one.name: one.title for one in registry.engines() if one.log.linux_only}
+    engine = linux_only.get(name)
     if finding is not None and finding.signature == _CONTAINER and (system := _system(lines)):
         return replace(explanation, advice=(_COMMANDS[_CONTAINER, system],))
     if finding is not None and any(map(_LINUX_COMMANDS.search, explanation.advice)):
@@ -99,13 +88,17 @@ def _without_linux(explanation: Explanation, finding: Finding, lines: Sequence[s
         return explanation
     port = finding.captures.get("port", "")
     kind = _PORT if finding.failure == "port-busy" and port else finding.signature
-    commands = _COMMANDS.get((kind, system))
+    own: dict[tuple[str, str], str] = {}
+    for engine in registry.engines():
+        own |= engine.log.on_systems
+    commands = {**_COMMANDS, **own}.get((kind, system))
     if commands is None:
         texts = [text.replace(STARTS, _STARTS_THERE) for text in explanation.advice]
         return replace(explanation, advice=tuple(texts))
-    own = (_APP,) if kind == _PORT and port == _OLLAMA_PORT else ()
+    owner = own.get((f":{port}", system)) if kind == _PORT else None
     others = (text for text in explanation.advice if not _LINUX_COMMANDS.search(text))
-    return replace(explanation, advice=(commands.format(port=port), *own, *others))
+    first = (commands.format(port=port), *filter(None, [owner]))
+    return replace(explanation, advice=(*first, *others))
 
 
 def _system(lines: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events, transitions
 from caovand.core.lifecycle.state import LifecycleRules
 from caovand.core.slot import MAIN_SLOT
-from caovand.daemon.loop import Supervisor
+from caovand.daemon.supervisor import Supervisor
 from tests.patience import turns
 
 

@@ -39,13 +39,14 @@ from caovand.core.lifecycle.state import Snapshot, State
 from caovand.daemon.cards import CardUsage
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.engine import proof
-from caovand.daemon.loop import Supervisor
 from caovand.daemon.memory_freed import MemoryFreed
-from caovand.daemon.records import memories
 from caovand.daemon.start import inspection
-from caovand.daemon.start.inspection import PlanRequest, PreparedStart, StartObstacle
+from caovand.daemon.start.inspection import PreparedStart, StartObstacle
 from caovand.daemon.start.inspector import MAX_REPLANS
+from caovand.daemon.supervisor import Supervisor
 from caovand.daemon.tuning import Serving
+from caovand.preparation import memories
+from caovand.preparation.plan_request import PlanRequest
 from tests.core.machines import CUDA, inventory, plan
 from tests.daemon_process import lives
 from tests.patience import soon
@@ -114,7 +115,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(inspection, "check_port", lambda _: None)
     monkeypatch.setattr("caovand.daemon.engine.run.check_all_reduce", one.check_all_reduce)
     monkeypatch.setattr(proof, "prove", one.prove)
-    monkeypatch.setattr("caovand.daemon.loop.MAX_TICK_S", 0.05)
+    monkeypatch.setattr("caovand.daemon.supervisor.MAX_TICK_S", 0.05)
     monkeypatch.setattr("caovand.daemon.cards.BACK_S", 0.0)
     return one
 
@@ -457,7 +458,7 @@ def test_once_others_have_freed_memory_the_full_plan_is_tried_and_not_again_if_i
         assert daemon.one.figures.restarts["plan"] == 1
 
     monkeypatch.setattr(MemoryFreed, "poll", look)
-    monkeypatch.setattr("caovand.daemon.loop.POLL_S", 0.05)
+    monkeypatch.setattr("caovand.daemon.supervisor.POLL_S", 0.05)
     play(world, story)
 
 

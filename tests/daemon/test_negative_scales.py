@@ -11,7 +11,7 @@ from caovand.adapters.engine import scales
 from caovand.adapters.model_folder import ModelProblem
 from caovand.core.config.parser import parse
 from caovand.core.config.schema import Config
-from caovand.daemon.start import inspection
+from caovand.preparation.model import read_model
 from tests.adapters.test_scales import floats, write
 
 QUANTISED = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
@@ -40,23 +40,23 @@ def asking(folder: Path, *words: str, **policy: str) -> Config:
 
 def test_scales_are_read_only_where_int8_activations_are_asked_for(gptq: Path) -> None:
     int8 = asking(gptq, activations="int8")
-    assert inspection.read_model(asking(gptq), {}).negative_scale is None
-    assert inspection.read_model(int8, {}).negative_scale == "layers.2.scales"
+    assert read_model(asking(gptq), {}).negative_scale is None
+    assert read_model(int8, {}).negative_scale == "layers.2.scales"
     invented = asking(gptq, "--load-format", "dummy", activations="int8")
-    assert inspection.read_model(invented, {}).negative_scale is None
+    assert read_model(invented, {}).negative_scale is None
     write(gptq / "model-00002-of-00002.safetensors", {"b.scales": ("F16", floats("F16", 2.0))})
-    assert inspection.read_model(int8, {}).negative_scale == ""
+    assert read_model(int8, {}).negative_scale == ""
     (gptq / "consolidated.safetensors").touch()  # of no index, so nobody reads it
     table = {
         f"{name}.scales": f"model-0000{n}-of-00002.safetensors" for n, name in ((1, "a"), (2, "b"))
     }
     write(gptq / table["a.scales"], {"a.scales": ("F16", floats("F16", 1.0))})
     (gptq / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
-    assert inspection.read_model(int8, {}).negative_scale == ""
+    assert read_model(int8, {}).negative_scale == ""
     for shard in (*gptq.glob("*.safetensors"), gptq / "model.safetensors.index.json"):
         shard.unlink()
     (gptq / "pytorch_model.bin").write_bytes(b"")
-    assert inspection.read_model(int8, {}).negative_scale is None
+    assert read_model(int8, {}).negative_scale is None
 
 
 def test_scales_that_cannot_be_read_are_a_problem(
@@ -67,11 +67,11 @@ def test_scales_that_cannot_be_read_are_a_problem(
     with pytest.raises(
         ModelProblem, match=r"cannot read .*00001.*type I8.*download the file again"
     ):
-        inspection.read_model(int8, {})
+        read_model(int8, {})
 
     def broken(_: Path) -> str:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(scales, "find_negative", broken)
     with pytest.raises(ModelProblem, match=r"Input/output error; check the disk"):
-        inspection.read_model(int8, {})
+        read_model(int8, {})

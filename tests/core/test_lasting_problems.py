@@ -21,7 +21,7 @@ from caovand.core.lifecycle.events import (
 )
 from caovand.core.lifecycle.state import State
 from caovand.core.lifecycle.transitions import step
-from tests.core.test_machine import BUSY, OOM, PLANS, RULES, after, failed_once, serving
+from tests.core.test_lifecycle import BUSY, OOM, PLANS, RULES, after, failed_once, serving
 
 STUCK = Finding("unknown", "cannot stop the engine: pid 7 outlived KILL", "ending")
 

@@ -89,7 +89,7 @@ def asked(machine: Inventory, **sections: Any) -> tuple[list[str], DoctorFacts]:
     except Unplannable as problem:
         return [str(problem)], replace(facts, plan_problem=str(problem))
     memory = forecast(found, machine)
-    facts = replace(facts, memory=memory, plan_warnings=found.warnings)
+    facts = replace(facts, memory=memory, caveats=found.caveats)
     return list(map(str, memory.conflicts)), replace(facts, dtype=str(found.value("dtype") or ""))
 
 

@@ -7,7 +7,7 @@ import pytest
 from caovand.core.healing.answer import FailureAnswer
 from caovand.core.healing.failure import Finding
 from caovand.engines import registry
-from caovand.engines.common.healing.answer import answer_of
+from caovand.engines.explaining.answer import answer_of
 from caovand.engines.writer import explain_log
 
 SERVES_ON = "the server serves on; only this request, or what it asks of the server, must change"
@@ -144,6 +144,7 @@ VLLM = (
 _ANSWERED_BY_OLLAMA = (
     '[GIN] 2025/03/17 - 07:09:31 | 200 |         1m10s |   192.168.1.3 | POST     "/api/chat"'
 )
+_FAILED_AFTER = _ANSWERED_BY_OLLAMA.replace("200", "500").replace("  1m10s", "{}")
 _GAVE_UP = (
     "time=2025-03-17T07:09:31.565Z level=INFO source=runner.go:654 "
     'msg="aborting completion request due to client closing the connection"'
@@ -159,6 +160,12 @@ _GAVE_UP = (
         (_ANSWERED_BY_OLLAMA, "serving", ""),
         ("\n".join([_ANSWERED_BY_OLLAMA, _GAVE_UP, _GAVE_UP]), "serving", ""),
         ("\n".join([_ANSWERED_BY_OLLAMA, *[_GAVE_UP] * 3]), "serving", "ollama.gave-up"),
+        (
+            f"{_ANSWERED_BY_OLLAMA}\n{_FAILED_AFTER.format('1h10m0s')}",
+            "serving",
+            "ollama.timed-out",
+        ),
+        (f"{_ANSWERED_BY_OLLAMA}\n{_FAILED_AFTER.format('9m58s')}", "serving", ""),
     ],
 )
 def test_an_excerpt_of_answered_requests_is_of_a_server_that_serves(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 
@@ -13,6 +13,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import REACTIONS, LadderRules
 from caovand.core.healing.rung import Healing
 from caovand.core.plan import Plan
+from caovand.engines import registry
 from caovand.engines.common.logs import refusals
 from caovand.engines.common.logs.rows import clients, host, kernel, network
 
@@ -62,13 +63,15 @@ def answer_of(
     rules = rules or LadderRules(engine.healing if engine else _NO_RUNGS)
     reports = similar_reports(engine.name if engine else "", finding)
     reply = answer(finding, kinds.get(finding.signature, ""), plan, rules, reports, ours=ours)
-    if not ours and finding.signature in refusals.UNREACHED_ROWS:
+    own = [engine] if ours and engine else registry.engines()
+    clients_rows = refusals.CLIENT_ROWS.union(*(e.log.own_rows.client for e in own))
+    if not ours and finding.signature in clients_rows:
         reply = replace(reply, heals="no", how=_CLIENT_FAILED)
         asked = finding.signature in _CLIENT_MISTAKES
         return replace(reply, certainty="certain", why=_WHY_REFUSED) if asked else reply
-    if reply.heals == "no" and _refuses_a_request(finding, plan):
+    if reply.heals == "no" and _refuses_a_request(finding, plan, own):
         return replace(reply, certainty="certain", why=_WHY_REFUSED, how=_SERVES_ON)
-    if not ours and finding.signature in refusals.COMMAND_ROWS:
+    if not ours and any(finding.signature in e.log.own_rows.commands for e in own):
         return replace(reply, heals="no", how=_SERVES_ON)
     if not ours and finding.signature.startswith(_CONTAINER_ROWS) and reply.heals == "waits":
         return replace(reply, heals="no", how=_NOT_STARTED)
@@ -77,8 +80,9 @@ def answer_of(
     return reply
 
 
-def _refuses_a_request(finding: Finding, plan: Plan | None) -> bool:
-    """Whether a server refused one request, and serves others.
+def _refuses_a_request(finding: Finding, plan: Plan | None, engines: Sequence[Engine]) -> bool:
+    """Whether a server, which may be of any of these engines, refused one request, and serves
+    others.
 
     An excerpt without the engine's start shows no phase: the text of a refusal suffices there.
     """
@@ -88,8 +92,16 @@ def _refuses_a_request(finding: Finding, plan: Plan | None) -> bool:
         return True
     if plan is None and _ANSWERED.search(finding.text):
         return True
-    answered = finding.phase in refusals.SERVED or "Error code: 4" in finding.text
-    return (answered or plan is None) and finding.signature in refusals.NAMES
+    answered = finding.phase in refusals.SERVING_PHASES or "Error code: 4" in finding.text
+    return (answered or plan is None) and is_refusal(finding, engines)
+
+
+def is_refusal(finding: Finding, engines: Sequence[Engine]) -> bool:
+    """Whether a row means a refused request to every server, or to one of these engines."""
+    signature = finding.signature
+    return signature in refusals.NAMES or any(
+        signature in engine.log.own_rows.requests for engine in engines
+    )
 
 
 def similar_reports(engine: str, finding: Finding) -> tuple[str, ...]:
