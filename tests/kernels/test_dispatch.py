@@ -109,7 +109,7 @@ def test_attention_of_the_27b_model_is_taken_on_turing(changed: dict) -> None:
         ({"kind": "encoder"}, "the kernels are for decoders", False),
         ({"features": ("sinks", "a soft cap")}, "has sinks and a soft cap", False),
         ({"head_dim": 64}, "128 and 256", False),
-        ({"heads": 25}, "25 query heads do not divide among 4", False),
+        ({"heads": 25}, "25 query heads are not a multiple of 4", False),
         ({"cache": "fp8_e5m2"}, "the cache is fp8_e5m2", False),
         ({"dtype": "bfloat16"}, "use --dtype half", True),
         ({"overlapped_batches": True}, "micro-batches", True),
