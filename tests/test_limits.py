@@ -214,7 +214,7 @@ def test_an_engine_that_serves_is_not_touched(
         said = [text for text in story.texts() if "; retrying" in text]
         assert len(said) <= 1
         if said:
-            await story.looks(lambda: "are enough descriptors" in story.texts()[-1])
+            await story.looks(lambda: "threads and memory suffice again" in story.texts()[-1])
         assert story.one.snapshot.state is State.SERVING
         assert story.one.run.child is child
         assert [process.pid for process in child.refresh()] == [child.pid]

@@ -203,7 +203,7 @@ def test_one_depth_that_seems_the_best_is_compared_with_another(depth: int, trie
     found = suggestion(record_of((depth, seen(0.02, accepted))), depth)
     assert found is not None
     assert (found.trial, found.best, found.gain) == (True, tried, 0.0)
-    assert found.text.startswith(f"try drafting depth {tried}, to see what a draft costs (")
+    assert found.text.startswith(f"try drafting depth {tried}to measure what a draft costs (")
 
 
 def test_contexts_of_other_lengths_are_not_compared_with_each_other() -> None:
@@ -350,7 +350,7 @@ def test_a_trial_that_cannot_be_compared_ends_all_the_same() -> None:
     for record, at in ((long.with_steps(5, 2, seen(0.02, (0.9,) * 5, 1)), 9.0), (begun, 3 * DAY_S)):
         step = move(record, at)
         assert step.record.depth == 3
-        assert step.text.endswith("met too few requests like those at 3: back to 3")
+        assert step.text.endswith("had too few requests comparable with those at 3: back to 3")
 
 
 def test_the_way_back_is_open_when_no_move_is_left() -> None:

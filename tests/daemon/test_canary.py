@@ -87,7 +87,7 @@ def test_an_answer_that_changed_over_a_restart_is_a_failure_if_it_does_so_twice(
     assert world.start()("proof") is None
     again = world.start()
     assert again("proof") is None
-    said = "a fixed prompt was answered wrongly: token 3 is 'x' instead of 'c', which led by 8.0"
+    said = "a fixed prompt got a wrong answer: token 3 is 'x' instead of 'c', which led by 8.0"
     assert again("serving") == Finding("answers-changed", f"{said} nats", "serving")
 
 
@@ -121,13 +121,13 @@ def test_a_near_tie_is_excused_and_reported_once(world: World) -> None:
     again = world.start()
     assert [again("proof"), again("serving")] == [None, None]
     assert len(world.notices) == 1
-    assert "rounding explains that" in world.notices[0]
+    assert "rounding explains the difference" in world.notices[0]
 
 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (greedy("abc", None), "its logits are not numbers"),
+        (greedy("abc", None), "its logits are NaN"),
         (Unanswered(f"HTTP 500: Out of range float values are {NOT_JSON}"), "not numbers"),
         (greedy("xxx"), "it repeats 'x'"),
     ],

@@ -109,7 +109,13 @@ def test_a_cache_next_to_windows_or_states_is_forecast_for_equal_heads_alone() -
     ("changes", "machine", "sections", "fact", "remedy"),
     [
         ({}, {"release": CUDA}, {}, "only FlashAttention and FlexAttention", "vLLM 0.32 or newer"),
-        ({}, {"release": CPU, "gpus": ()}, {}, "never tried with a drafter", "remove [model]"),
+        (
+            {},
+            {"release": CPU, "gpus": ()},
+            {},
+            "never been tested with a drafter",
+            "remove [model]",
+        ),
         (
             {},
             {"release": replace(NEW, architectures=frozenset({"Qwen3ForCausalLM"}))},
@@ -122,11 +128,11 @@ def test_a_cache_next_to_windows_or_states_is_forecast_for_equal_heads_alone() -
             {"target_layers": 36},
             {},
             {},
-            "for a model of 36 layers, and this one has 64",
+            "for a model of 36 layers, but this one has 64",
             "made for",
         ),
         ({"reads": (1, 64), "target_layers": 0}, {}, {}, "it reads layer 64", "made for"),
-        ({"target_width": 4096}, {}, {}, "of width 4096, and the model's have 5120", "made for"),
+        ({"target_width": 4096}, {}, {}, "of width 4096, but the model's have 5120", "made for"),
         ({"vocab_size": 32000}, {}, {}, "its vocabulary has 32000 tokens", "made for"),
         (
             {"heads": 9, "kv_heads": 3},
@@ -163,7 +169,7 @@ def test_verbatim_flags_win_and_are_not_forecast() -> None:
     own = '{"method":"eagle3","model":"/srv/eagle","num_speculative_tokens":2}'
     made = planned(DENSE, engine={"extra_args": ["--speculative-config", own]})
     reason = forecast(made, inventory(DENSE, H200, NEW)).reason
-    assert "the draft model takes additional memory" in reason
+    assert "the draft model needs additional memory" in reason
 
 
 def test_short_memory_costs_the_drafter_before_the_context() -> None:
@@ -171,7 +177,7 @@ def test_short_memory_costs_the_drafter_before_the_context() -> None:
     assert small.mtp == 0
     assert small.value("max_model_len") == planned(DENSE, named("RTX 3090")).value("max_model_len")
     (text,) = (text for text in small.warnings if "[model] drafter" in text)
-    assert "drafting nothing leaves memory that is worth more here" in text
+    assert "drafting nothing leaves memory for other settings, which is worth more here" in text
     assert "set [policy] mtp = 8 to draft anyway" in text
     large = planned(gpus=named("RTX 3090", 2))
     assert large.mtp == 15

@@ -1,4 +1,4 @@
-"""vLLM chooses the kernels of all cards by the first, so the oldest comes first."""
+"""vLLM chooses the kernels for all cards by the first one, so the oldest comes first."""
 
 from __future__ import annotations
 

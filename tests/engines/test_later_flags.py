@@ -81,7 +81,7 @@ def test_a_plan_says_that_clients_choose_their_priority() -> None:
 
 @pytest.mark.parametrize("value", ["-1", "often", "1.5"])
 def test_an_interval_that_is_none_is_refused(value: str) -> None:
-    with pytest.raises(Unplannable, match="no number of seconds"):
+    with pytest.raises(Unplannable, match="not a number of seconds"):
         planned(NEW, engine={"extra_args": ["--sse-keep-alive-interval", value]})
 
 

@@ -43,7 +43,7 @@ class Suggestion:
         depths = ", ".join(map(str, self.basis.depths))
         measured = f"{self.basis.tokens:,} tokens measured at depth {depths}{self._losing_note}"
         if self.trial:
-            return f"try drafting depth {self.best}, to see what a draft costs ({measured})"
+            return f"try drafting depth {self.best} to measure what a draft costs ({measured})"
         if self.best == self.depth:
             return f"drafting depth {self.depth} is the fastest ({measured})"
         gain = f"{self.gain:+.0%}" + ("" if self.best in self.basis.depths else " expected")
@@ -118,7 +118,7 @@ class Moment:
 
     @property
     def obstacle(self) -> str:
-        """Why the engine may not be restarted now; "" if it may."""
+        """Why the engine must not be restarted now; "" if it may be."""
         if self.failed_s is not None and self.failed_s < COOL_DOWN_S:
             minutes = (COOL_DOWN_S - self.failed_s) / 60
             return f"an engine failed: no change for {minutes:.0f} min"
@@ -155,7 +155,10 @@ def move(record: TuningRecord, at: float) -> TuningStep:
     home = replace(record, depth=record.home)
     if record.trying:
         if basis is None and _is_over(record, at):
-            text = f"drafting depth {record.depth} met too few requests like those at {record.home}"
+            text = (
+                f"drafting depth {record.depth} had too few requests comparable with those at "
+                f"{record.home}"
+            )
             return TuningStep(record.move(record.home, at), f"{text}: back to {record.home}")
         if basis is None or basis.gain(record.depth, record.home) > 0:
             return TuningStep(record)
@@ -199,10 +202,10 @@ def awaited_evidence(record: TuningRecord, depth: int) -> str:
     """The evidence that a suggestion at the current `depth` still lacks."""
     steps = max((s.steps for (d, _), s in record.evidence.items() if d == depth), default=0.0)
     if steps >= ENOUGH_STEPS:
-        return f"drafting depth {depth}: nothing to suggest: no drafts have been measured yet"
+        return f"drafting depth {depth}: no suggestion, because no drafts have been measured yet"
     return (
-        f"drafting depth {depth}: {steps:,.0f} of {ENOUGH_STEPS:,} steps measured; only those of"
-        " one request at a time count"
+        f"drafting depth {depth}: {steps:,.0f} of {ENOUGH_STEPS:,} steps measured; only steps "
+        "with a single request count"
     )
 
 

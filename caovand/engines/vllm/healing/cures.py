@@ -132,7 +132,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "kernels.flashinfer": ("sampler-plain", "experts", "attention"),
 }
 
-# A client's request ends the engine, whatever the plan is.
+# A client's request crashes the engine, whatever the plan is.
 BLAMELESS = frozenset({"prompt.short"})
 
 HEALING = Healing(

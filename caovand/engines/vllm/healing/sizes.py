@@ -48,8 +48,9 @@ def _has_taken(plan: Plan, *names: str) -> bool:
 
 
 def context(plan: Plan, finding: Finding) -> RungStep | None:
-    """Reduce to the length named by the error; a second time by at least an eighth, so that it
-    ends."""
+    """Reduce to the length named by the error; a second time by at least an eighth, so that the
+    rung runs out of steps.
+    """
     now = count(plan.value("max_model_len")) or int(_number(finding, "len") or 0)
     fits = _number(finding, "fits")
     goal = int(fits) if fits else min(now // 2, _share_of_cache(finding, now))
@@ -66,8 +67,9 @@ def context(plan: Plan, finding: Finding) -> RungStep | None:
 
 
 def _share_of_cache(finding: Finding, length: int) -> int:
-    """The context whose cache fits by the error's figures, a little less for what does not shrink
-    with it; `length` without figures."""
+    """The context whose cache fits by the error's numbers, a little less for what does not shrink
+    with it; `length` without numbers.
+    """
     need, have = _number(finding, "need"), _number(finding, "have")
     return int(length * CACHE_MARGIN * have / need) if need and have and have < need else length
 

@@ -164,7 +164,7 @@ def _share(case: PlannedRequest) -> Iterator[str]:
     free = case.attempt({name: None})
     for share in (ceil(least * 100) / 100, free[0].value(name) if free else None):
         if share and share != asked and share < 1 and case.attempt({name: share}):
-            yield f"{case.as_typed(name, share)} holds it, and costs nothing"
+            yield f"{case.as_typed(name, share)} holds it at no cost"
             return
 
 
@@ -172,7 +172,10 @@ def _graphs(case: PlannedRequest) -> Iterator[str]:
     if case.config.policy.cuda_graphs in (None, "none") or case.plan.value("enforce_eager"):
         return
     if case.attempt({"cuda_graphs": "none"}):
-        yield f"{case.as_typed('cuda_graphs', 'none')} leaves room for the context, and is slower"
+        yield (
+            f"{case.as_typed('cuda_graphs', 'none')} leaves room for the context, but decodes "
+            "more slowly"
+        )
 
 
 def _context(case: PlannedRequest) -> Iterator[str]:
@@ -190,7 +193,7 @@ def _context(case: PlannedRequest) -> Iterator[str]:
         if not _is_asked_for(case, "gpu_memory_utilization"):
             as_is = _longest(partial(_keeps_settings, case), as_is, most, guess=as_is + 1)
         if case.attempt({name: as_is * CONTEXT_STEP}):
-            yield f"{case.as_typed(name, as_is * CONTEXT_STEP)} fits with everything else as it is"
+            yield f"{case.as_typed(name, as_is * CONTEXT_STEP)} fits with everything else unchanged"
         return
     space, cards = case.chosen.space, case.chosen.cards
     guess = longest_to_the_brim(space, model, cards) // CONTEXT_STEP if space else 0
@@ -258,7 +261,9 @@ def _cards(case: PlannedRequest) -> Iterator[str]:
         more = replace(case.inventory, gpus=tuple(replace(card, index=n) for n in range(count)))
         wider = replace(case, request=request).attempt({"tensor_parallel_size": count}, more)
         if wider and wider[0].value("cpu_offload_gb") is None:
-            yield f"{count} such cards hold it: {case.as_typed('tensor_parallel_size', count)}"
+            yield (
+                f"{count} such cards would hold it: {case.as_typed('tensor_parallel_size', count)}"
+            )
             return
 
 

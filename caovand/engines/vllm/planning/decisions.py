@@ -39,7 +39,7 @@ from caovand.engines.vllm.planning.speculation import async_scheduling, speculat
 
 FindObstacles = Callable[[PlanOnCards], Iterator[Problem]]
 """Yields the reasons why the planned value cannot run, each with fact and remedy."""
-PIN_IT = "add it to [policy] pinned, and something else gives way"
+PIN_IT = "add it to [policy] pinned, so that other settings yield"
 SET_AUTO = 'set it to "auto"'
 STOP_OTHERS = "stop other programs on the cards"
 

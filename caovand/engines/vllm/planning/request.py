@@ -154,8 +154,8 @@ class VllmRequest:
             name = own["caovan_mode"]
             if name not in MODES:
                 raise Unplannable(
-                    f'cannot use caovan_mode "{name}" of --additional-config: there is no such'
-                    f" mode; use one of {', '.join(MODES)}"
+                    f'cannot use caovan_mode "{name}" of --additional-config: no such mode; use '
+                    f"one of {', '.join(MODES)}"
                 )
             return user(name, "caovan_mode of --additional-config")
         if self.mode is not None:
@@ -219,10 +219,10 @@ def refuse_crawling(chosen: PartialPlan, plan: Plan, remedies: tuple[str, ...] =
     if tokens_s >= MIN_TOKENS_S:
         return
     name = chosen.inventory.model.path.rstrip("/").rpartition("/")[2]
-    smaller = 'use a smaller model, or a GGUF file of it ([engine] kind = "llamacpp")'
+    smaller = 'use a smaller model, or a GGUF version ([engine] kind = "llamacpp")'
     raise Unplannable(
-        f"cannot serve {name} at a usable speed: {gib:g} GiB of weights a card would stay in host"
-        f" memory, and vLLM would answer {tokens_s:.1f} tokens a second;"
-        f" {', or '.join((*remedies, smaller))}, or pass"
-        f" --cpu-offload-gb {gib:g} in [engine] extra_args to start it anyway"
+        f"cannot serve {name} at a usable speed: {gib:g} GiB of weights per card would stay in "
+        f"host memory, and vLLM would generate {tokens_s:.1f} tokens/s; "
+        f"{', or '.join((*remedies, smaller))}, or pass --cpu-offload-gb {gib:g} in [engine] "
+        "extra_args to start it anyway"
     )

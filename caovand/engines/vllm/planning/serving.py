@@ -58,7 +58,7 @@ def disable_access_log_for_endpoints(partial: PartialPlan) -> Setting | None:
         return None
     return policy(
         ",".join((HEALTH, LOAD, METRICS)),
-        "caovan polls these paths every few seconds: the access log is of clients' requests alone",
+        "caovan polls these paths every few seconds: keeps the access log to clients' requests",
     )
 
 
@@ -74,7 +74,7 @@ def sse_keep_alive_interval(partial: PartialPlan) -> Setting | None:
 
 def shutdown_timeout(partial: PartialPlan) -> Setting | None:
     seconds = ceil(partial.config.watch.shutdown_timeout_s)
-    reason = "[watch] shutdown_timeout_s: requests may finish when asked to stop"
+    reason = "[watch] shutdown_timeout_s: the time that requests get to finish at a stop"
     return Setting(seconds, partial.config.origin("watch", "shutdown_timeout_s"), reason)
 
 
@@ -95,16 +95,16 @@ def refuse_without_audio_decoder(inventory: Inventory) -> None:
     engine = inventory.engine
     if inventory.model.task == "transcription" and engine.decodes_sound is False:
         raise Unplannable(
-            f"cannot serve model {inventory.model.path}: it transcribes, and the environment of"
-            f" vLLM {engine.version} has no package that decodes audio files; install one with"
-            f" `{engine.python} -m pip install soundfile`"
+            f"cannot serve model {inventory.model.path}: it transcribes audio, but vLLM "
+            f"{engine.version}'s environment has no package that decodes audio files; install "
+            f"one with `{engine.python} -m pip install soundfile`"
         )
 
 
 def runner(partial: PartialPlan) -> Setting | None:
     if partial.task not in POOLING:
         return None
-    return policy("pooling", f"the model is for {TITLES[partial.task]}, and generates no text")
+    return policy("pooling", f"the model is for {TITLES[partial.task]} and generates no text")
 
 
 def hf_overrides(partial: PartialPlan) -> Setting | None:
@@ -122,9 +122,9 @@ def prompt_warnings(partial: PartialPlan) -> Iterator[str]:
         return
     if not partial.values.get("chat_template"):
         yield (
-            f"{name} was trained on a prompt of its own, and without a template vLLM scores query"
-            " and document without it: set [model] chat_template to vLLM's"
-            " examples/pooling/score/template/qwen3_reranker.jinja"
+            f"{name} was trained with a special prompt, but without a template vLLM scores query "
+            "and document without it: set [model] chat_template to vLLM's "
+            "examples/pooling/score/template/qwen3_reranker.jinja"
         )
 
 
@@ -197,7 +197,7 @@ def tool_call_parser(partial: PartialPlan) -> Setting | None:
 def enable_auto_tool_choice(partial: PartialPlan) -> Setting | None:
     if not partial.value("tool_call_parser"):
         return None
-    return policy(True, "clients may offer tools and the model chooses")
+    return policy(True, "clients can offer tools, and the model chooses")
 
 
 def reasoning_parser(partial: PartialPlan) -> Setting | None:
@@ -235,7 +235,7 @@ def _typed_parser(key: str, name: str, known: frozenset[str]) -> Setting:
         return user(None, f"[server] {key} is none")
     if known and name not in known:
         raise Unplannable(
-            f'cannot use {key} "{name}": this vLLM has no such parser; use {nearest(name, known)}'
+            f'cannot use {key} "{name}": vLLM has no such parser; use {nearest(name, known)}'
         )
     return user(name, f"[server] {key}")
 

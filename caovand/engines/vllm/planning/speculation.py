@@ -27,7 +27,7 @@ from caovand.engines.vllm.planning.parallel import why_stages_refuse_drafts
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, policy, user
 from caovand.engines.vllm.sizing.space import WORKLOADS
 
-LEAVES_MEMORY = "leaves memory that is worth more here"
+LEAVES_MEMORY = "leaves memory for other settings, which is worth more here"
 MANY_USERS = 16
 """The number of concurrent sequences from which the engine is a service: its cards compute, and
 rejected drafts cost what others could use."""
@@ -56,7 +56,7 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
         )
     flag = count(partial.verbatim.get("max_num_seqs")) or 0
     if flag >= MANY_USERS:
-        reason = f"--max-num-seqs {flag} is for many users, whose throughput drafts may lower"
+        reason = f"--max-num-seqs {flag} is for many users, whose throughput drafts can lower"
         return 0, f"{reason}; pass --speculative-config, or set [policy] mtp, to draft"
     users = partial.config.policy.max_num_seqs or WORKLOADS[partial.config.policy.workload].users
     if partial.model.model_type.startswith(ONE_DRAFT):
@@ -64,8 +64,8 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
     few_active = has_few_active(partial.model)
     if users >= MANY_USERS and few_active:
         return 0, (
-            f"with about {billions_active(partial.model)} active parameters drafts gained little"
-            f" for one user in published runs, and {users} users keep the cards busy"
+            f"with about {billions_active(partial.model)} active parameters drafts gained little "
+            f"for one user in published runs, and {users} users keep the cards busy"
         )
     if users >= MANY_USERS:
         return (
@@ -83,7 +83,7 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
 def speculative_config(partial: PartialPlan) -> Setting | None:
     wanted, setting = _requested_depth(partial)
     if any(name in partial.verbatim for name in PARTS_OF_SPECULATION):
-        return policy(None, "speculation is set by flags passed verbatim")
+        return policy(None, "verbatim flags control drafting")
     if not partial.generates and not partial.pinned("mtp"):
         return None
     if partial.model.drafter and wanted:
@@ -95,19 +95,21 @@ def speculative_config(partial: PartialPlan) -> Setting | None:
                 'set mtp = "auto" or serve a checkpoint that has one'
             )
         asked = f", though {setting.reason}" if wanted and setting.origin == "user" else ""
-        return policy(None, f"the model has no MTP head, so nothing is drafted{asked}")
+        return policy(None, f"the model has no MTP head, so drafting is off{asked}")
     if not partial.model.architecture:
-        return policy(None, "the model is not on this machine yet: unknown whether it can draft")
+        return policy(
+            None, "the model is not on this machine yet, so whether it can draft is unknown"
+        )
     if not wanted:
         return Setting(None, setting.origin, setting.reason)
     refused = why_stages_refuse_drafts(partial.values, partial.inventory)
     if refused and setting.origin == "user" and partial.pinned("mtp"):
         raise Unplannable(f'cannot draft {wanted} tokens with MTP: {refused}; set mtp = "auto"')
     if refused:
-        return policy(None, f"{refused}, so nothing is drafted")
+        return policy(None, f"{refused}, so drafting is off")
     ends = uneven_drafts_end(partial)
     if ends and setting.origin != "user":
-        return policy(None, f"{ends}, so nothing is drafted; [policy] mtp = {wanted} drafts anyway")
+        return policy(None, f"{ends}, so drafting is off; [policy] mtp = {wanted} drafts anyway")
     whole, reason = _whole_rounds(wanted, partial.model.mtp_layers)
     if reason and setting.origin == "user" and partial.pinned("mtp"):
         raise Unplannable(f"cannot draft {wanted} tokens with MTP: {reason}; set mtp = {whole}")
@@ -142,8 +144,8 @@ def _lost_prefixes(partial: PartialPlan) -> str:
     if not long or not own_head_would_corrupt_states(partial):
         return ""
     return (
-        "; while it drafts, prefix caching is off and every prompt is read whole: [policy] mtp = 0"
-        " brings it back"
+        "; while the model drafts, prefix caching is off and every prompt is read in full: "
+        "[policy] mtp = 0 turns it on again"
     )
 
 
@@ -168,7 +170,7 @@ def corruption_warnings(partial: PartialPlan) -> list[str]:
         "enable_prefix_caching": (
             drafting_corrupts_states(partial),
             "vllm#43559",
-            "draft nothing ([policy] mtp = 0)",
+            "turn drafting off ([policy] mtp = 0)",
         ),
     }
     fixed = releases.name(releases.DRAFTS_KEEP_STATES)

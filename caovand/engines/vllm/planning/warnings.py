@@ -67,8 +67,8 @@ def missed_goal_warnings(partial: PartialPlan, plan: Plan) -> Iterator[str]:
     """A warning for each key that the plan does not reach."""
     for goal, typed, reason in _missed_goals(partial, plan):
         yield (
-            f"[{goal.section}] {goal.key} is {typed}, and {_show(goal.planned(plan))} is planned:"
-            f" {reason}; {goal.remedy}"
+            f"[{goal.section}] {goal.key} is {typed}, but {_show(goal.planned(plan))} is "
+            f"planned: {reason}; {goal.remedy}"
         )
 
 
@@ -86,7 +86,7 @@ def _missed_goals(partial: PartialPlan, plan: Plan) -> Iterator[tuple[Goal, Any,
         setting = plan.settings.get(goal.setting)
         if setting and setting.origin in ("ladder", "remembered"):
             continue  # reported with the ladder's steps
-        yield goal, typed, setting.reason if setting else "this model has no use for it"
+        yield goal, typed, setting.reason if setting else "this model does not use it"
 
 
 def _typed_value(goal: Goal, partial: PartialPlan) -> Any:
@@ -120,9 +120,9 @@ def graph_warnings(partial: PartialPlan, plan: Plan) -> list[str]:
         f', set [policy] kv_cache_dtype = "{own_type(partial)}"' if not attention(partial) else ""
     )
     return [
-        f"vLLM {partial.engine.version} does not capture {mode} graphs while FlashInfer's attention"
-        " verifies drafts, and cuts them at attention; for whole ones draft nothing ([policy] mtp ="
-        f" 0){other}, or use vLLM {fixed} or newer"
+        f"vLLM {partial.engine.version} does not capture {mode} graphs while FlashInfer's "
+        "attention verifies drafts, and cuts them at attention; for full graphs turn drafting "
+        f"off ([policy] mtp = 0){other}, or use vLLM {fixed} or newer"
     ]
 
 
@@ -177,9 +177,9 @@ def _release_warnings(partial: PartialPlan) -> Iterator[str]:
     unified = any(gpu.unified for gpu in partial.cards)
     if unified and engine.release < releases.UNIFIED_MEMORY_RELEASED:
         yield (
-            f"vLLM {engine.version} keeps memory while it loads that the host of unified memory"
-            " runs short of: large models fail, or hang the machine; sudo caovanctl engine install"
-            f" {releases.name(releases.NEWEST_TESTED)}.0"
+            f"vLLM {engine.version} holds memory while loading that a host with unified memory "
+            "cannot spare: large models fail or hang the machine; sudo caovanctl engine install "
+            f"{releases.name(releases.NEWEST_TESTED)}.0"
         )
 
 
@@ -187,9 +187,9 @@ def _unknown_model_warnings(partial: PartialPlan) -> Iterator[str]:
     engine, architecture = partial.engine, partial.model.architecture
     if not engine.knows(architecture):
         yield (
-            f"vLLM {engine.version} has no model {architecture}: it will try the code of"
-            " Transformers, slowly, or refuse; install a vLLM that has it"
-            " (`sudo caovanctl engine install`), or serve another model"
+            f"vLLM {engine.version} has no model {architecture}: vLLM will fall back to the "
+            "slower Transformers code, or refuse; install a vLLM that has it (`sudo caovanctl "
+            "engine install`), or serve another model"
         )
 
 
@@ -207,8 +207,8 @@ def _precision_warnings(partial: PartialPlan, plan: Plan) -> Iterator[str]:
     plain = partial.model.quantization is None  # otherwise it is a conflict
     if plain and dtype and chosen_by_policy(plan, "dtype") == "float32":
         yield (
-            f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
-            " card of SM80 or newer, or another model"
+            f"the model runs in float32, slowly and with twice the memory: {dtype.reason}; use a "
+            "card of SM80 or newer, or another model"
         )
     in_half = chosen_by_policy(plan, "dtype") == "half"
     if (slow := without_tensor_cores(partial.cards)) and (in_half or not plain):
@@ -219,8 +219,8 @@ def _precision_warnings(partial: PartialPlan, plan: Plan) -> Iterator[str]:
     if rounded := chosen_by_policy(plan, "quantization"):
         name = partial.model.path.rstrip("/").rpartition("/")[2]
         yield (
-            f"the weights are quantised to {rounded} while they are loaded: in 16 bits they"
-            f" leave no room here; a checkpoint such as {name}-FP8 or {name}-AWQ loads faster"
+            f"the weights are quantised to {rounded} while loading: in 16 bits they leave no "
+            f"room here; a checkpoint such as {name}-FP8 or {name}-AWQ loads faster"
         )
     kind = str(plan.value("kv_cache_dtype"))
     if cost := TURBOQUANT_COST.get(kind):
@@ -264,9 +264,9 @@ def _exposure_warnings(partial: PartialPlan, plan: Plan) -> list[str]:
     if keyed or {"api_key", "uds"} & set(partial.verbatim) or is_loopback(host):
         return []
     return [
-        f"the engine listens on {host} and the configuration sets no API key: unless caovand's own"
-        " environment has VLLM_API_KEY, anyone who can reach that address can use the engine; set"
-        ' [server] api_key_file, or host = "127.0.0.1"'
+        f"the engine listens on {host}, and the configuration sets no API key: unless caovand's "
+        "own environment has VLLM_API_KEY, anyone who can reach that address can use the "
+        'engine; set [server] api_key_file, or host = "127.0.0.1"'
     ]
 
 
@@ -277,16 +277,17 @@ def _flag_warnings(partial: PartialPlan, words: tuple[command_line.Flag, ...]) -
     for flag in command_line.public(words):
         word = option(flag.name)
         if not flag.name:
-            warnings.append(f'"{flag.value}" in extra_args belongs to no flag')
+            warnings.append(f'"{flag.value}" in extra_args does not belong to any flag')
         elif typed := command_line.unknown_flag(flag, partial.engine):
             instead = SUCCESSORS.get(flag.name, "")
-            text = f"vLLM {partial.engine.version} has no {typed}: it will refuse to start"
+            text = f"vLLM {partial.engine.version} has no {typed} and will refuse to start"
             warnings.append("; ".join(filter(None, (text, instead))))
         elif word in partial.engine.deprecated:
             warnings.append(f"{word} is deprecated in vLLM {partial.engine.version}")
         elif flag in seen:
             warnings.append(
-                f"every user of this machine can see the values of several {word}: pass only one"
+                f"every user of this machine can see the values if several {word} are passed: "
+                "pass only one"
             )
     return warnings
 
