@@ -123,7 +123,7 @@ def test_a_gguf_file_is_named_with_what_it_would_do() -> None:
     found = plan(machine)
     assert found.value("cpu_offload_gb") > 0
     (told,) = [text for text in found.warnings if "stay in host memory" in text]
-    assert "take a GGUF file of type Q4_K_M, about 5.4 GiB, all on the GPU: " in told
+    assert "use a GGUF file of type Q4_K_M, about 5.4 GiB, all on the GPU: " in told
     assert "the CPU computes" not in told
     odd = replace(machine, model=replace(machine.model, model_type="unheard_of"))
     (told,) = [text for text in plan(odd).warnings if "stay in host memory" in text]
