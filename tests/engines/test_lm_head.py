@@ -67,7 +67,7 @@ def test_the_policy_takes_it_for_4_bit_weights_and_says_the_price() -> None:
     machine = box()
     made = plan(machine)
     assert build(made, machine.engine).env[LM_HEAD] == "int8"
-    assert made.env[LM_HEAD].reason.startswith("saves 0.59 GiB a card")
+    assert made.env[LM_HEAD].reason.startswith("saves 0.59 GiB per card")
     assert 'lm_head = "half" keeps 16 bits' in made.env[LM_HEAD].reason
     for other in (
         replace(QWEN_27B_AWQ, quantization=None),

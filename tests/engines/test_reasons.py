@@ -80,7 +80,7 @@ def test_drafts_give_way_to_what_the_reason_names() -> None:
         fewer = plan(box_with("3060-12g", model("Qwen3.5-9B-AWQ"), engine))
         assert fewer.mtp == 1
         reason = fewer.settings["speculative_config"].reason
-        assert reason.endswith("instead of 3 leaves memory for other settings, which is worth more here")
+        assert "instead of 3 leaves memory for other settings" in reason
 
 
 def _two_a100() -> Inventory:
@@ -123,7 +123,7 @@ def test_a_gguf_file_is_named_with_what_it_would_do() -> None:
     found = plan(machine)
     assert found.value("cpu_offload_gb") > 0
     (told,) = [text for text in found.warnings if "stay in host memory" in text]
-    assert "take a GGUF file of type Q4_K_M, about 5.4 GiB, all on the GPU: " in told
+    assert "use a GGUF file of type Q4_K_M, about 5.4 GiB, all on the GPU: " in told
     assert "the CPU computes" not in told
     odd = replace(machine, model=replace(machine.model, model_type="unheard_of"))
     (told,) = [text for text in plan(odd).warnings if "stay in host memory" in text]
