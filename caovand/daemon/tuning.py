@@ -12,13 +12,13 @@ from typing import Any
 
 from caovand.adapters.files import state_file
 from caovand.adapters.system import wall_clock
-from caovand.core.config.schema import MAX_DRAFT_DEPTH, PolicySection
+from caovand.core.config.schema import PolicySection
 from caovand.core.figures.track import Track, TrackPoint
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.tuning import moves
-from caovand.core.tuning.evidence import context_after, measure_steps
+from caovand.core.tuning.evidence import MAX_MEASURED_DEPTH, context_after, measure_steps
 from caovand.core.tuning.moves import Moment, Suggestion
 from caovand.core.tuning.planning import depth_for, may_tune
 from caovand.core.tuning.record import MAX_MOVES, TuningRecord, begin, from_document, to_document
@@ -145,7 +145,7 @@ class DraftTuner:
         record = self._records.get(basis) or begin(basis, plan.mtp)
         earlier, self._context = self._context, context_after(self._context, before, latest)
         measurement = measure_steps(before, latest, earlier, self._context)
-        if measurement is None or plan.mtp > MAX_DRAFT_DEPTH:
+        if measurement is None or plan.mtp > MAX_MEASURED_DEPTH:
             return record
         band, seen = measurement
         warm, self._warm = self._warm, self._warm + seen.steps

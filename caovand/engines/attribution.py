@@ -11,7 +11,7 @@ from caovand.core.engine.log import Explanation
 from caovand.core.engine.record import Engine
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines import registry
-from caovand.engines.common.healing.advice import sentences
+from caovand.engines.common.healing.advice import sentences, without_changes
 from caovand.engines.common.healing.advice_texts import GENERAL
 from caovand.engines.common.logs.rows import (
     building,
@@ -234,7 +234,8 @@ def _by_its_words(
     all_died = all(cause.failure == "engine-died" for _, _, cause in causes)
     if not named and not all_died and finding.signature not in _COMMON:
         finding = replace(finding, failure="unknown", signature="", captures={})
-    advice = explanation.advice if is_own(finding.signature) else advice_for_any(finding)
+    own = without_changes(explanation.advice) if is_own(finding.signature) else ()
+    advice = own or advice_for_any(finding)
     finding = replace(finding, phase="")
     return UNCERTAIN, Explanation(None, (), "", finding, advice, {}, {}, {})
 

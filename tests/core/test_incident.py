@@ -13,6 +13,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.state import Snapshot
 from caovand.core.plan import Plan, Setting
+from caovand.core.problem import Problem
 from caovand.core.reporting import incident, incident_text
 from caovand.core.reporting.incident import FailureContext
 from caovand.core.secrets import hide, hide_in, secrets_of
@@ -55,6 +56,13 @@ def test_the_answer_is_kept_and_shown_and_an_older_incident_has_none() -> None:
     assert "  by itself yes: " in text
     del told["answer"]
     assert "by itself" not in "\n".join(incident_text.lines(told, {}, {}))
+
+
+def test_a_plan_s_caveats_are_in_it_as_sentences() -> None:
+    plan = replace(PLAN, caveats=(Problem("", "it is slow", "use another"),))
+    told = json.loads(json.dumps(report(FailureContext(FINDING, LINES, {}, plan=plan))))["plan"]
+    assert told["warnings"] == ["it is slow; use another"]
+    assert "caveats" not in told
 
 
 def test_no_secret_is_in_it_wherever_it_stands() -> None:

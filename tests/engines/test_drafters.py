@@ -14,7 +14,7 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.command import build
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.kv_cache import layout_for
-from caovand.engines.vllm.memory.settings import candidate_of_plan
+from caovand.engines.vllm.memory.settings import DEPTHS, candidate_of_plan
 from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import forward_bytes
 from caovand.engines.vllm.planning.decisions import forecast
@@ -53,8 +53,8 @@ def planned(
 def test_a_drafter_drafts_as_deep_as_it_was_trained() -> None:
     made = planned()
     setting = made.settings["speculative_config"]
-    assert setting.value == {
-        "method": "dflash", "model": DRAFTER.path, "num_speculative_tokens": 15,
+    assert {**setting.value, DEPTHS: None} == {
+        "method": "dflash", "model": DRAFTER.path, "num_speculative_tokens": 15, DEPTHS: None,
     }  # fmt: skip
     assert "trained on blocks of 16 tokens" in setting.reason
     argv = build(made, NEW).argv
@@ -63,6 +63,13 @@ def test_a_drafter_drafts_as_deep_as_it_was_trained() -> None:
     assert planned(policy={"mtp": 0}).value("speculative_config") is None
     for mode in ("stable", "fast"):
         assert planned(how={"mode": mode}).mtp == 15
+
+
+def test_a_plan_with_the_tuners_depth_is_otherwise_the_same() -> None:
+    for depth in (7, 0):
+        tuned = planned(policy={"mtp": depth}).tuned(planned())
+        assert tuned is not None
+        assert tuned.mtp == depth
 
 
 def test_its_weights_cache_and_reads_are_forecast() -> None:

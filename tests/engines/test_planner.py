@@ -425,7 +425,9 @@ def test_prompts_of_an_offloaded_model_are_read_in_few_steps() -> None:
 def test_what_fits_without_drafting_is_not_offloaded() -> None:
     found = plan(inventory(gpus=turing(1)))
     assert (found.value("cpu_offload_gb"), found.mtp) == (None, 0)
-    assert "leaves memory" in found.settings["speculative_config"].reason
+    assert (
+        "no room for the drafter while it is loaded" in found.settings["speculative_config"].reason
+    )
     drafting = plan(inventory(gpus=turing(1)), policy={"mtp": 3})
     assert drafting.value("cpu_offload_gb") > 0
 

@@ -74,14 +74,13 @@ def test_drafts_give_way_to_what_the_reason_names() -> None:
     assert reason.startswith("drafting nothing keeps full CUDA graphs, which vLLM 0.21.0")
     small = plan(box_with("a10", model("Qwen3.6-27B-AWQ"), FIXED))
     reason = small.settings["speculative_config"].reason
-    assert (
-        "drafting nothing leaves memory for other settings, which is worth more here and keeps "
-        "full CUDA" in reason
-    )
-    later = box_with("a10", model("Qwen3.6-27B-AWQ"))
-    later = replace(later, engine=replace(later.engine, version="0.33.0"))
-    reason = plan(later).settings["speculative_config"].reason
-    assert reason.endswith("leaves memory for other settings, which is worth more here")
+    assert "no room for the drafter while it is loaded" in reason
+    for version in ("0.21.0", "0.33.0"):
+        engine = replace(FIXED, version=version)
+        fewer = plan(box_with("3060-12g", model("Qwen3.5-9B-AWQ"), engine))
+        assert fewer.mtp == 1
+        reason = fewer.settings["speculative_config"].reason
+        assert reason.endswith("instead of 3 leaves memory for other settings, which is worth more here")
 
 
 def _two_a100() -> Inventory:

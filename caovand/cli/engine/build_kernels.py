@@ -135,6 +135,9 @@ def build(
 VERB = engine_verb(
     "build-kernels",
     "compile ahead of time the kernels that most models would compile at a start",
+    description="Compile ahead of time the kernels that most models would compile at a start:"
+    " FlashInfer's. Triton's depend on the sizes of a loaded model: its first start compiles them,"
+    " which takes a minute or more, and later starts find them.",
     example="sudo caovanctl engine build-kernels",
     arguments=arguments,
     run=run,

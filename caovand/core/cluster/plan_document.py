@@ -18,6 +18,7 @@ from caovand.core.document import (
     table,
 )
 from caovand.core.plan import Origin, Plan, Setting, Taken
+from caovand.core.problem import Problem
 
 TEXTS = ("model", "device", "engine")
 TUPLES = ("extra_args", "warnings", "advice", "tried")
@@ -41,12 +42,16 @@ def _settings_to(settings: Mapping[str, Setting]) -> dict[str, Any]:
     }
 
 
+def _plan_of(warnings: tuple[str, ...], **fields: Any) -> Plan:
+    return Plan(**fields, caveats=tuple(map(Problem.stated, warnings)))
+
+
 _STRINGS = listed(string())
 _SETTINGS = table(
     into(lambda parts: Setting(*parts), row(anything, one_of(get_args(Origin)), string()))
 )
 _TAKEN = into(lambda parts: Taken(*parts), row(string(), string(), flag, flag))
-read_plan: PartReader[Plan] = record(Plan, {
+read_plan: PartReader[Plan] = record(_plan_of, {
     **dict.fromkeys(TEXTS, string()),
     **dict.fromkeys(TUPLES, _STRINGS),
     **dict.fromkeys(("settings", "env"), _SETTINGS),

@@ -132,7 +132,9 @@ def causing_lines(lines: Sequence[str], number: int) -> dict[str, Any] | None:
 def _plan(plan: Plan | None, extra_args: Sequence[str]) -> dict[str, Any] | None:
     if plan is None:
         return None
-    encoded = asdict(plan)
+    encoded = asdict(replace(plan, caveats=()))
+    encoded["warnings"] = list(plan.warnings)
+    del encoded["caveats"]
     encoded["verbatim"] = sorted(plan.verbatim)
     del encoded["taken"]
     encoded["rungs"] = list(plan.rungs)

@@ -53,7 +53,7 @@ class Suggestion:
     def loses_from(self) -> int | None:
         """The context length from which drafting loses at every depth; None if there is none."""
         bands = sorted(self.basis.by_band)
-        drafts = [max(DEPTHS, key=self.basis.by_band[band].__getitem__) > 0 for band in bands]
+        drafts = [max(rates) > rates[0] for rates in map(self.basis.by_band.__getitem__, bands)]
         if all(drafts) or not any(drafts) or drafts != sorted(drafts, reverse=True):
             return None
         return CONTEXT_BANDS[bands[drafts.index(False)]]
@@ -88,14 +88,16 @@ def _rounded(rates: tuple[float, ...]) -> list[float]:
 
 def suggestion(record: TuningRecord, depth: int) -> Suggestion | None:
     """The suggestion at the current `depth`; None until it has enough measurements."""
-    basis = estimate(record.evidence, depth) if depth in DEPTHS else None
+    among = record.depths
+    basis = estimate(record.evidence, depth, among=among) if depth in among else None
     if basis is None:
         return None
-    allowed = [d for d in DEPTHS if d == depth or d not in record.refused]
+    allowed = [d for d in among if d == depth or d not in record.refused]
     best = max(allowed, key=basis.per_s.__getitem__)
     if basis.gain(best, depth) >= MIN_GAIN:
         return Suggestion(depth, best, basis.gain(best, depth), basis)
-    trials = [d for d in TRIAL if d in allowed and d != depth]
+    halves = (depth // 2,) if depth > DEPTHS[-1] else ()
+    trials = [d for d in (*halves, *TRIAL) if d in allowed and d != depth]
     if len(basis.depths) == 1 and trials:
         return Suggestion(depth, trials[0], 0.0, basis, trial=True)
     return Suggestion(depth, depth, 0.0, basis)
@@ -216,7 +218,9 @@ def _is_over(record: TuningRecord, at: float) -> bool:
 
 def _of_trial(record: TuningRecord) -> Estimate | None:
     """The estimate that compares the depth on trial with the previous one."""
-    return estimate(record.evidence, record.depth, record.home) if record.trying else None
+    if not record.trying:
+        return None
+    return estimate(record.evidence, record.depth, record.home, among=record.depths)
 
 
 def _compare(basis: Estimate, record: TuningRecord) -> str:

@@ -16,6 +16,7 @@ from caovand.core.cluster.messages import Order, Report
 from caovand.core.document import BadDocument
 from caovand.core.healing.failure import FAILURES, Finding
 from caovand.core.plan import Plan, Setting, Taken
+from caovand.core.problem import Problem
 
 texts = st.text(max_size=20)
 values = st.one_of(
@@ -31,7 +32,7 @@ plans = st.builds(
     env=settings,
     extra_args=st.tuples(texts, texts),
     taken=st.lists(st.builds(Taken, texts, texts, st.booleans(), st.booleans())).map(tuple),
-    warnings=st.tuples(texts),
+    caveats=st.tuples(st.builds(Problem.stated, texts.filter(lambda text: ";" not in text))),
     verbatim=st.frozensets(texts, max_size=3),
     device=texts,
     engine=texts,
@@ -74,6 +75,13 @@ reports = st.builds(
     held_s=finite,
     probe=st.none() | results,
 )
+
+
+def test_a_plan_s_caveats_are_sent_as_sentences() -> None:
+    plan = Plan("m", {}, {}, caveats=(Problem("", "it is slow", "use another"),))
+    frame = messages.encode_order(Order("h", plan=plan))
+    assert json.loads(frame)["plan"]["warnings"] == ["it is slow; use another"]
+    assert messages.decode_order(frame).plan == plan
 
 
 @given(orders)

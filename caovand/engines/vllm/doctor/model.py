@@ -11,7 +11,7 @@ from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.facts.shortfalls import cannot_map, more_swap
-from caovand.engines.vllm.planning.serving import lack_of_memory
+from caovand.engines.vllm.planning.loading import lack_of_memory
 
 
 def describe(model: ModelCard) -> str:

@@ -48,7 +48,9 @@ _KILLED = (
     "-i 'killed process'`, or State.OOMKilled in `docker inspect`, shows it: give the machine or "
     "the container (docker --memory, a pod's limits.memory) more."
 )
-_SAY_MORE = frozenset({"model.lacking", "model.tied", "model.tensor", "drafts.vocabulary"})
+_SAY_MORE = frozenset(
+    {"model.head", "model.lacking", "model.tied", "model.tensor", "drafts.vocabulary"}
+)
 """Texts that name what in the checkpoint, or its drafts, does not fit."""
 
 

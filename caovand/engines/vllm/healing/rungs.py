@@ -25,6 +25,8 @@ _REPLICAS = ("data_parallel_size", "tensor_parallel_size", "enable_expert_parall
 RUNGS: tuple[Rung, ...] = (
     Rung("context", "shorten the context", "max_model_len", ("max_model_len",), sizes.context),
     Rung("mtp", "draft one token fewer", "mtp", SPECULATION, sizes.mtp_less),
+    Rung("mtp-even", "draft as many tokens at any number of requests", "mtp", SPECULATION,
+         sizes.mtp_even),
     Rung("mtp-safe", "draft at most 3 tokens", "mtp", SPECULATION, sizes.mtp_safe),
     Rung("mtp-off", "draft nothing", "mtp", SPECULATION, sizes.mtp_off),
     Rung("gmu-up", "use more of the card's memory", "gpu_memory_utilization",

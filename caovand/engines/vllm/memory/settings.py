@@ -99,13 +99,15 @@ def candidate_of(
     layer = head and model.model_type.startswith(PLUGGED_DRAFTER) and model.drafter is None
     drafted = str(env.get(DRAFT_VOCABULARY))
     activation = element_bytes(model.dtype if dtype == "auto" else dtype)
+    sequences = count_or("max_num_seqs", 1024 if large else 256)
     return Candidate(
         context=count_or("max_model_len", model.max_model_len),
-        sequences=count_or("max_num_seqs", 1024 if large else 256),
+        sequences=sequences,
         batch_tokens=count_or("max_num_batched_tokens", 8192 if large else 2048),
         utilization=float(share) if isinstance(share, (int, float)) else DEFAULT_SHARE,
         tensor_parallel=count_or("tensor_parallel_size", 1),
         mtp=_depth(values.get("speculative_config")),
+        narrower=_narrower(values.get("speculative_config"), sequences),
         kv_dtype=str(values.get("kv_cache_dtype") or "auto"),
         activation=activation,
         eager=bool(values.get("enforce_eager")) or not compiles,
@@ -162,6 +164,18 @@ def _without_videos(limits: Any) -> bool:
 
 def _pixels(config: Any) -> int:
     return (whole_number(config.get(MAX_PIXELS)) or 0) if isinstance(config, Mapping) else 0
+
+
+DEPTHS = "num_speculative_tokens_per_batch_size"
+
+
+def _narrower(config: Any, sequences: int) -> tuple[int, ...]:
+    """The depths below the largest that a schedule drafts with this many sequences or fewer."""
+    rows = config.get(DEPTHS) if isinstance(config, Mapping) else None
+    rows = rows if isinstance(rows, list) else []
+    reached = [row for row in rows if isinstance(row, list) and len(row) == 3]
+    found = {whole_number(row[2]) for row in reached if (whole_number(row[0]) or 0) <= sequences}
+    return tuple(sorted(depth for depth in found if depth is not None and depth < _depth(config)))
 
 
 def _depth(config: Any) -> int:

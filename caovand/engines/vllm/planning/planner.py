@@ -34,7 +34,11 @@ from caovand.engines.vllm.planning.obstacles import shared_memory
 from caovand.engines.vllm.planning.offers import with_longer_context
 from caovand.engines.vllm.planning.partial_plan import PlanOnCards, chosen_by_policy, offloaded_gib
 from caovand.engines.vllm.planning.request import VllmRequest, answer_tokens_s, refuse_crawling
-from caovand.engines.vllm.planning.serving import prompt_warnings, refuse_without_audio_decoder
+from caovand.engines.vllm.planning.serving import (
+    priority_warnings,
+    prompt_warnings,
+    refuse_without_audio_decoder,
+)
 from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
 from caovand.engines.vllm.sizing.offloading import step_cost
@@ -125,6 +129,7 @@ def make_plan(
     warnings: list[str | Problem] = [
         *warnings_of(chosen, plan),
         *prompt_warnings(chosen),
+        *priority_warnings(chosen),
         *idle_warnings(chosen),
         *_cost_of_others(case),
         *_cost_of_weights(case),

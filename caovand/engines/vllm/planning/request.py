@@ -26,6 +26,7 @@ from caovand.engines.vllm.memory.settings import (
 )
 from caovand.engines.vllm.planning.decisions import DECIDED, SECOND
 from caovand.engines.vllm.planning.devices import choose_gpus
+from caovand.engines.vllm.planning.draft_schedule import by_batch_size
 from caovand.engines.vllm.planning.environment import environment
 from caovand.engines.vllm.planning.fit import reserve_next_to_others
 from caovand.engines.vllm.planning.partial_plan import (
@@ -59,7 +60,7 @@ class VllmRequest:
 
     def size(self) -> PartialPlan:
         """Size the best of all trials: its `choice` says whether it fits. Raises Unplannable."""
-        return reserve_next_to_others(size_best(self.begin()))
+        return by_batch_size(reserve_next_to_others(size_best(self.begin())))
 
     def decide(self, sized: PartialPlan | None = None) -> PartialPlan:
         """Decide every setting, of a plan that is sized already or of the best. Raises

@@ -1,32 +1,24 @@
-"""Rules for what clients see (task, address, names, templates, parsers) and how weights are read.
+"""Rules for what clients see (task, address, names, templates, parsers).
 
 A parser of tool calls or thoughts is chosen if this release has it and it reads the model's format:
 another would leave the calls in the text, or fail every chat.
-
-By default vLLM maps each safetensors file: its pages are read once and leave memory again when
-others need it, also under a cgroup's limit, so a checkpoint may be far larger than RAM. Only what
-reads files into memory of their own is decided or refused here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from math import ceil
 from typing import Any
 
 from caovand.core.checkpoint.model_task import is_written_reranker
-from caovand.core.facts.inventory import Host, Inventory, ModelCard
-from caovand.core.facts.shortfalls import cannot_map, small_host
+from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.model_task import POOLING, TITLES, ModelTask
 from caovand.core.plan import Setting, Unplannable
-from caovand.core.problem import Problem
 from caovand.engines.common.chat_formats import REASONING, TOOL_CALLS, ChatFormat, ChatPart, choose
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import RANKS_BY_YES
 from caovand.engines.vllm.planning.partial_plan import (
     PartialPlan,
-    PlanOnCards,
     SettingRule,
     nearest,
     policy,
@@ -134,6 +126,21 @@ def prompt_warnings(partial: PartialPlan) -> Iterator[str]:
             "and document without it: set [model] chat_template to vLLM's "
             "examples/pooling/score/template/qwen3_reranker.jinja"
         )
+
+
+def priority_warnings(partial: PartialPlan) -> Iterator[str]:
+    """A warning that clients choose who is served first."""
+    if partial.verbatim.get("scheduling_policy") != "priority":
+        return
+    queue = (
+        "caovan's gateway passes that on, and already orders those that wait by their keys"
+        if partial.config.gateway.listen
+        else "caovan's gateway ([gateway] listen) orders requests by keys instead"
+    )
+    yield (
+        '--scheduling-policy priority: any client may put its requests first ("priority" in the'
+        f" body), and others' out of the cache; {queue} (caovanctl key add --band background)"
+    )
 
 
 TOOL_PARSERS: Mapping[str, tuple[str, ...]] = {
@@ -262,68 +269,3 @@ def _lack(partial: PartialPlan, part: ChatPart, chat_format: ChatFormat) -> str:
             f" use vLLM {releases.name(releases.THOUGHTS_BY_TEXT)} or newer"
         )
     return ""
-
-
-STREAMED = "runai_streamer"
-BUFFER_VARIABLE = "RUNAI_STREAMER_MEMORY_LIMIT"
-BUFFER_MIB = 40_000_000_000 >> 20
-"""The streamer's buffer in each process unless it is limited, or the checkpoint is smaller."""
-MAPPED = (None, "auto", "hf", "safetensors", "mistral")
-"""Load formats that obey --safetensors-load-strategy."""
-
-
-def model_loader_extra_config(partial: PartialPlan) -> Setting | None:
-    """A bound for the buffer of a stream that the operator asks for, on a host that lacks the
-    memory for its default."""
-    if partial.verbatim.get("load_format") != STREAMED:
-        return None
-    if BUFFER_VARIABLE in dict(partial.config.engine.env):
-        return None
-    buffers_mib = min(BUFFER_MIB, partial.model.size() >> 20) * len(partial.gpus)
-    if buffers_mib <= partial.host.available_mib:
-        return None
-    return policy(
-        {"memory_limit": 0},
-        f"the streamer's buffers would take {buffers_mib} MiB of the"
-        f" {partial.host.available_mib} MiB of RAM that are available: with 0 each has the size of"
-        " the largest tensor",
-    )
-
-
-def lack_of_memory(model: ModelCard, host: Host, load_format: Any = None) -> Problem | None:
-    """The memory that loading in this format lacks on this host; None if it lacks none."""
-    lack = None if load_format in ("dummy", STREAMED) else small_host(model, host)
-    if lack is None or not cannot_map(model, host):
-        return lack
-    stream = (
-        "stream it, which maps nothing: install runai-model-streamer in the engine's environment"
-        f" and pass --load-format {STREAMED} in [engine] extra_args"
-    )
-    return replace(lack, remedy=f"{lack.remedy}; or {stream}")
-
-
-def whole_files(placed: PlanOnCards) -> Iterator[Problem]:
-    """Files that every rank reads into memory of its own, where they do not fit."""
-    values, model, host = placed.plan.values, placed.inventory.model, placed.inventory.host
-    eager = values.get("safetensors_load_strategy") == "eager"
-    formats = (None, "auto", "hf", "pt") if model.pickled else MAPPED
-    if values.get("load_format") not in formats or not (eager or model.pickled):
-        return
-    ranks = max(len(placed.gpus), 1)
-    largest_mib = model.largest_file >> 20
-    if largest_mib * ranks <= host.ram_mib + host.swap_mib:
-        return
-    processes = f"{ranks} processes" if ranks > 1 else "the engine"
-    fact = (
-        f"{processes} would hold the largest file, {largest_mib} MiB, in memory of"
-        f" {'their' if ranks > 1 else 'its'} own, and the machine has {host.ram_mib} MiB RAM and"
-        f" {host.swap_mib} MiB swap"
-    )
-    if model.pickled:
-        yield Problem("load pickled weights", fact, "get the checkpoint in safetensors files")
-    else:
-        yield Problem(
-            "use --safetensors-load-strategy eager",
-            fact,
-            "remove it: by default vLLM maps the files",
-        )

@@ -34,9 +34,9 @@ from caovand.engines.vllm.planning.environment import allocator_warnings, order_
 from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for
 from caovand.engines.vllm.planning.inputs import vision_warnings
 from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
+from caovand.engines.vllm.planning.loading import lack_of_memory
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, chosen_by_policy
 from caovand.engines.vllm.planning.precision import attention, own_type, uncompiled_warnings
-from caovand.engines.vllm.planning.serving import lack_of_memory
 from caovand.engines.vllm.planning.speculation import corruption_warnings
 
 

@@ -116,7 +116,8 @@ ROWS = (
          r"|libnvidia-ml\.so in GDK package is a stub library"),
     # The source of NVIDIA's packages, not the card
     signature("driver.source", "cause", "gpu-absent",
-         r"nvidia\.(?:github\.io|com)/\S{1,120}.{0,200}(?P<key>NO_PUBKEY|EXPKEYSIG|is not signed)"
+         r"^.{0,160}\bnvidia\.(?:github\.io|com)/.{0,300}?"
+         r"(?P<key>NO_PUBKEY|EXPKEYSIG|is not signed)"
          r"|Unable to locate package (?P<package>(?:lib)?nvidia-[\w.-]{1,60}|cuda-[\w.-]{1,60})"),
     # nvidia-driver-530 : Depends: nvidia-kernel-common-530 (>= 530.41.03) but 530.30.02 is to be
     signature("driver.packages", "cause", "gpu-absent",
