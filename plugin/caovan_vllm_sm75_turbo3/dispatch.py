@@ -177,7 +177,7 @@ def attention_refusal(facts: AttentionFacts) -> str | None:
     if card:
         return card
     if facts.kind != "decoder":
-        return f"the layer's kind is {facts.kind}, but the kernels are for decoders"
+        return f"the layer has the kind {facts.kind}, but the kernels are for decoders"
     if facts.features:
         return f"the layer has {' and '.join(facts.features)}, which the kernels do not support"
     if facts.head_dim not in (128, 256):

@@ -59,7 +59,7 @@ def lm_head_refusal(facts: LmHeadFacts) -> str | None:
     if facts.method not in PLAIN_METHODS:
         return f"its weights are quantised already ({facts.method})"
     if facts.tied:
-        return "it shares its weights with the embedding, which is looked up in 16 bits"
+        return "its weights are shared with the embedding, which is looked up in 16 bits"
     if facts.dtype != "float16" or facts.head_dtype != "float16":
         return (
             f"activations are {facts.dtype} and logits {facts.head_dtype}, but the kernel "

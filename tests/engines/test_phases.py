@@ -104,7 +104,7 @@ def test_a_log_names_the_type_of_the_lm_head_or_why_it_stays_in_16_bits() -> Non
     assert refused == {"kernels_refusal": "LoRA adapters can change it (--enable-lora)"}
     failed = read_figures(f"{line} kernel failed, torch multiplies: cannot launch lm_head")
     assert failed == {"kernels_refusal": "cannot launch lm_head"}
-    for why in ("the GPU is SM90, which runs", "it shares its weights with the embedding"):
+    for why in ("the GPU is SM90, which runs", "its weights are shared with the embedding"):
         assert read_figures(f"{line} stays in 16 bits: {why}") == {}
 
 

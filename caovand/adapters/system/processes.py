@@ -214,7 +214,7 @@ def kill_group(group: Path | None) -> bool:
 
 
 def former_cgroup(group: Path | None) -> Path | None:
-    """The group next to this one that versions without slots made for their engine, if any."""
+    """The sibling group that versions without slots created for their engine, if any."""
     former = group.with_name("engine") if group else None
     return former if former and former.is_dir() else None
 
