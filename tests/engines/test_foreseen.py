@@ -14,7 +14,7 @@ from caovand.core.healing.failure import Foreseen
 from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan
 from caovand.engines.vllm.engine import ENGINE
-from caovand.engines.vllm.planning.warnings import is_clear
+from caovand.engines.vllm.planning.foreseen import is_clear
 from caovand.engines.vllm.sizing.choice import CONTEXT_STEP
 from tests.boxes import models as boxes
 from tests.boxes.machines import box_with

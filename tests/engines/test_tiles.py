@@ -14,7 +14,7 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.machine.capabilities import needs_whole_tiles
 from caovand.engines.vllm.machine.ranks import shape_problem
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.warnings import foreseen_failure
+from caovand.engines.vllm.planning.foreseen import foreseen_failure
 from tests.boxes.machines import SERVER
 from tests.boxes.models import FP8_CHANNELS, LLAMA_70B, QWEN_MOE, model
 from tests.core.machines import CUDA, GEMMA_4, cards, inventory, named, plan

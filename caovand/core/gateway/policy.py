@@ -244,9 +244,7 @@ class Policy:
             self._again(request, at)
 
     def _recognise(self, request: OpenRequest, at: float) -> None:
-        """Suspect a waiting request, or end a killer, if an equal one has just crashed an
-        engine.
-        """
+        """Suspect a waiting request, or end a killer, if an equal one just crashed an engine."""
         if self._known.is_killer(request.digest, at):
             self._end(request, Why.KILLER)
         elif not request.suspect and self._known.is_suspect(request.digest, at):

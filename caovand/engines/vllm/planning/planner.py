@@ -23,7 +23,6 @@ from caovand.engines.vllm.machine.ranks import tensor_groups
 from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.advice import (
-    PlannedRequest,
     advise,
     in_fewer_bits,
     settings_to_lift,
@@ -33,6 +32,7 @@ from caovand.engines.vllm.planning.devices import all_without_other_processes, m
 from caovand.engines.vllm.planning.obstacles import shared_memory
 from caovand.engines.vllm.planning.offers import with_longer_context
 from caovand.engines.vllm.planning.partial_plan import PlanOnCards, chosen_by_policy, offloaded_gib
+from caovand.engines.vllm.planning.planned_request import PlannedRequest
 from caovand.engines.vllm.planning.request import VllmRequest, answer_tokens_s, refuse_crawling
 from caovand.engines.vllm.planning.serving import (
     priority_warnings,
