@@ -211,7 +211,7 @@ def test_a_part_that_the_server_no_longer_knows_by_its_etag_is_dropped(
         (Fault(length=5), "claims a length"),
         (Fault(extra=b"more"), "sent more than"),
         (Fault(status=403), "requires permission"),
-        (Fault(status=404), "is not there"),
+        (Fault(status=404), "does not exist|not found|has no"),
         (Fault(status=418), "refused: HTTP 418|answers HTTP 418"),
     ],
 )
@@ -392,7 +392,7 @@ def test_a_shard_that_only_the_index_has_is_a_problem(
 ) -> None:
     table = {"weight_map": {"a": SHARD, "b": "model-2.safetensors"}}
     hub.files["model.safetensors.index.json"] = json.dumps(table).encode()
-    assert "no model-2.safetensors" in refused(lambda: pulled(hub, kept, place))
+    assert "lacks model-2.safetensors" in refused(lambda: pulled(hub, kept, place))
 
 
 def test_a_full_disk_is_a_problem_before_anything_is_downloaded(
@@ -569,7 +569,7 @@ def test_no_header_beyond_the_budget_is_read_from_a_hub(hub: HubServer, kept: Ke
     asked = client(hub)
     found = offer.read(asked, kept.world, offer.RequestedModel(NAME))
     with (
-        pytest.raises(PullError, match="exceeds the 160 MiB"),
+        pytest.raises(PullError, match="exceeds the limit .*160 MiB"),
         headers.fetch_headers(asked, kept.world, found),
     ):
         pass

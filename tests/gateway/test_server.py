@@ -309,7 +309,7 @@ def test_a_stream_that_waits_hears_of_it_and_then_has_its_whole_answer(
         one.engine.answer = events("one")
         async with one.session.post(one.url + CHAT, json=STREAMED) as got:
             comment = await got.content.readline()
-            assert comment == b": the engine is starting, phase load, about 40 s to go\n"
+            assert comment == b": the engine is starting, phase load, ready in about 40 s\n"
             one.daemon.say("serving")
             assert (await got.content.read()).endswith(b"data: one\n\ndata: [DONE]\n\n")
 
