@@ -121,7 +121,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.cuda.cache": (
         "The cache takes {mib} MiB, for which the card has no room.",
-        "No memory is left on the card for the cache.",
+        "No memory is left on the card for the cache: shorten the context first (-c, --ctx-size; "
+        "llama-cpp-python: n_ctx), then keep the cache in eight bits.",
         _LENGTH,
     ),
     "llama.cache.unplaced": (

@@ -55,7 +55,9 @@ _REQUEST = re.compile(
     r"|slot \d{1,4} (?:: |is )"
 )
 """A server's lines about requests: an excerpt may begin after its start."""
-_NO_MEMORY = ("llama.cuda.oom", "llama.ram", "llama.ram.buffer")
+_NO_MEMORY = (
+    "llama.cuda.oom", "llama.cuda.weights", "llama.cuda.compute", "llama.ram", "llama.ram.buffer",
+)  # fmt: skip
 _CACHE_BUFFER = "buffer for kv cache"
 """Words of a line after failed allocations that say what they were for."""
 _CONTEXT = re.compile(r"\bn_ctx {0,12}= {1,12}(?P<context>\d{1,12})$")
