@@ -21,6 +21,7 @@ from caovand.engines.common.logs.rows import (
 from caovand.engines.common.logs.whole_log import HIDDEN, lines_of, without_secrets
 from caovand.engines.common.logs.wrapping import join_wrapped, without_label, without_markup
 from caovand.engines.explaining.answer import answer_of
+from caovand.engines.explaining.answered import of_answers
 from caovand.engines.explaining.excerpts import is_alarming
 from caovand.engines.explaining.failed_requests import of_request
 from caovand.engines.explaining.named import ENGINES_TOO, engine_named, title_outside
@@ -52,7 +53,8 @@ def explain_log(text: str) -> tuple[LogWriter, Explanation] | None:
         lines = lines_of(text)
     found = attribute(text, lines)
     if found and (engine := found[0].engine):
-        found = found[0], of_request(found[1], lines, engine.explain)
+        explanation = of_request(found[1], lines, engine.explain)
+        found = found[0], of_answers(explanation, lines, advice_for_any)
     found = _with_name(found, text, lines)
     found = _with_lead(_cut_short(found, lines), lines)
     return found and (found[0], with_system(found[1], found[0].name or engine_named(lines), lines))

@@ -160,9 +160,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "a large enough volume at /root/.ollama. Then try again.",
     ),
     "ollama.origin": (
-        "Ollama refuses requests of this web page or extension: add its origin (or *) to "
-        "OLLAMA_ORIGINS of the server, and restart the server (systemctl edit ollama; launchctl "
-        "setenv on macOS).",
+        "Ollama refuses requests of this web page or extension: add its origin to OLLAMA_ORIGINS "
+        "of the server (OLLAMA_ORIGINS=chrome-extension://*,moz-extension://* for extensions, * "
+        "for all), and restart the server (systemctl edit ollama; launchctl setenv on macOS). A "
+        "request without an Origin is refused if a proxy passes its own Host: set that header to "
+        "localhost:11434.",
     ),
     "ollama.canceled": (
         "The client gave up before the model was loaded or had answered: raise the client's "
