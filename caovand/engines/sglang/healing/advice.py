@@ -74,10 +74,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "sglang.smem": (
         "A kernel that Triton compiles needs {wanted} bytes of shared memory, more than the card "
-        "has. If the frames above are of attention (triton_ops), choose kernels that are not "
-        "Triton's: --attention-backend flashinfer (AMD: aiter). If they are of experts (fused_moe) "
-        "or of a quantization, another --moe-runner-backend or quantization; a newer release has "
-        "sizes for more cards.",
+        "has. Install a newer release first, which has sizes for more cards. If the traceback "
+        "names experts (fused_moe) or a quantization (fp8), or the model has either and there is "
+        "no traceback, use another --moe-runner-backend, --fp8-gemm-backend or quantization. If it "
+        "names attention (triton_ops), choose kernels that are not Triton's: --attention-backend "
+        "flashinfer (AMD: aiter).",
     ),
     "sglang.health": (
         "The scheduler sent nothing for {seconds} s, and the health check gave up: it computes a "
