@@ -46,16 +46,16 @@ def of_answers(
     if status == "401":
         finding = line_finding("access-denied", line, number, "serving", NO_KEY)
     else:
-        known = "unknown" if status >= "500" else "bad-arguments"
-        finding = _answered(known, line, number, status, found["route"])
+        failure: Failure = "unknown" if status >= "500" else "bad-arguments"
+        finding = _answered(failure, line, number, status, found["route"])
     return replace(explanation, finding=finding, advice=advise(finding))
 
 
 def _answered(failure: Failure, line: str, number: int, status: str, route: str) -> Finding:
     if status == "404":
-        told = {"absent": route}
+        known = {"absent": route}
     elif status >= "500":
-        told = {"broken": status}
+        known = {"broken": status}
     else:
-        told = {"forbidden" if status == "403" else "refused": status}
-    return line_finding(failure, line, number, "serving", ANSWERED, told)
+        known = {"forbidden" if status == "403" else "refused": status}
+    return line_finding(failure, line, number, "serving", ANSWERED, known)
