@@ -108,8 +108,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "whatever their permissions are, and several distributions' ollama.service has it: "
         "`systemctl show -p ProtectHome -p User ollama`. If it is not no, write ProtectHome=no "
         "under [Service] in `sudo systemctl edit ollama`, and restart it.",
-        "If it is no, the permissions are at fault: the unit's user must pass every folder above "
-        "(`namei -l {path}`; chmod o+x) and own or be able to write the models' folder.",
+        "If it is no, the permissions are at fault: the user ollama must pass every folder above, "
+        "and a person's home usually lets nobody else pass (750). `namei -l {path}` shows "
+        "which; `sudo chmod o+x` it, and let that user own the models' folder (`sudo chown -R "
+        "ollama:ollama`).",
         "A folder outside of /home in OLLAMA_MODELS avoids both.",
     ),
     "ollama.access.root": (

@@ -21,6 +21,8 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "Use a quantised checkpoint, or split the model over more cards.",
     ),
     "kv-cache-none": (
+        "The weights take the whole --mem-fraction-static ({share}): raise it in steps of 0.02, to "
+        "0.94 at most.",
         "The share of memory holds the weights, and leaves nothing for the cache: raise "
         "--mem-fraction-static (0.9 leaves room for a step on most cards), or use a smaller "
         "quantization or more cards (--tp).",
