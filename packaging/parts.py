@@ -104,7 +104,7 @@ class Part:
         return f"{self.name} {seconds:.0f} s"
 
     def interrupt(self) -> None:
-        """Do as Ctrl-C does: pytest ends what its tests have started."""
+        """Act like Ctrl-C: pytest stops the processes that its tests have started."""
         if self.is_running and self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGINT)
@@ -119,7 +119,7 @@ def run_lane(
 
 
 def run_stage(stage: list[list[Part]], show: bool, sign_of_life_s: float) -> None:
-    """Run the lanes of a stage at once; on KeyboardInterrupt, end them and raise it again."""
+    """Run the lanes of a stage at once; on KeyboardInterrupt, stop them and raise it again."""
     printing, ending = threading.Lock(), threading.Event()
     lanes = [
         threading.Thread(target=run_lane, args=(lane, printing, show, ending), daemon=True)

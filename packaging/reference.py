@@ -1,7 +1,7 @@
 """The lists of the pages, taken from the code: keys, verbs, states, failures and rungs.
 
-packaging/man/make.py writes it as roff, packaging/docs/make.py as Markdown. Nothing here knows
-either format: text is plain, with `backquotes` around what is typed.
+packaging/man/make.py writes it as roff, packaging/docs/make.py as Markdown. This module depends on
+neither format: text is plain, with `backquotes` around what is typed.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from caovand.engines.vllm.healing.cures import CURES  # noqa: E402
 
 STATES: Mapping[State, str] = {
     State.STOPPED: "The operator stopped the engine.",
-    State.STARTING: "The machine is inspected, the plan is made, and the engine starts; it has not"
-    " been proven yet.",
+    State.STARTING: "The daemon inspects the machine, makes the plan and starts the engine, "
+    "which has not been proven yet.",
     State.SERVING: "Test completions have proven the engine.",
-    State.RECYCLING: "The engine is being ended so that another can start.",
+    State.RECYCLING: "The daemon is stopping the engine so that another can start.",
     State.BACKOFF: "Waiting before the next attempt.",
-    State.HOLD: "Waiting for something outside: no engine is installed, no card answers, other"
-    " processes use the cards' memory, the port is taken. It continues by itself once the"
-    " condition clears.",
-    State.FAILED: "Starting again cannot help until the operator changes something;"
-    " `caovanctl status` names it.",
-    State.STOPPING: "The engine is being stopped.",
+    State.HOLD: "Waiting for something outside: no engine is installed, no card answers, other "
+    "processes use the cards' memory, the port is taken. The daemon continues on its own once "
+    "the condition clears.",
+    State.FAILED: "Another start cannot help until the operator changes something; `caovanctl "
+    "status` shows what.",
+    State.STOPPING: "The daemon is stopping the engine.",
 }
 
 

@@ -131,7 +131,7 @@ def world(tmp_path: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(proof, "prove", proven)
     monkeypatch.setattr("caovand.daemon.engine.run.check_all_reduce", check_all_reduce)
     monkeypatch.setattr(http, "call", _unreachable)
-    for name in ("loop.POLL_S", "loop.MAX_TICK_S", "engine.run.RETRY_S"):
+    for name in ("supervisor.POLL_S", "supervisor.MAX_TICK_S", "engine.run.RETRY_S"):
         monkeypatch.setattr(f"caovand.daemon.{name}", 0.02)
     monkeypatch.setattr("caovand.daemon.shortage.OVER_S", 0.2)
     monkeypatch.setattr("caovand.daemon.cards.BACK_S", 0.0)
@@ -214,7 +214,7 @@ def test_an_engine_that_serves_is_not_touched(
         said = [text for text in story.texts() if "; retrying" in text]
         assert len(said) <= 1
         if said:
-            await story.looks(lambda: "are enough descriptors" in story.texts()[-1])
+            await story.looks(lambda: "threads and memory suffice again" in story.texts()[-1])
         assert story.one.snapshot.state is State.SERVING
         assert story.one.run.child is child
         assert [process.pid for process in child.refresh()] == [child.pid]

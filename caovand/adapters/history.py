@@ -86,7 +86,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
     try:
         version = link.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, FORMAT):
-            raise UnreadableHistory("it is not in a format that this version reads")
+            raise UnreadableHistory("this version cannot read its format")
         if link.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             raise UnreadableHistory("it is damaged")
         for pragma in PRAGMAS:

@@ -41,11 +41,11 @@ BASH = """_caovanctl() {{
 {cases}
         esac
         if [[ -n $engines ]]; then
-            root=${{root//[\\\\\\"\\']/}} # it stands as typed, with its quotes
+            root=${{root//[\\\\\\"\\']/}} # as typed, quotes included
             [[ $root == "~/"* ]] && root=$HOME/${{root#"~/"}}
             root=${{root:-${{{variable}:-{root}}}}}
             for part in "$root"/*/{marker}; do
-                part=${{part%/*}} # where there is none, the pattern itself
+                part=${{part%/*}} # the pattern itself if nothing matches
                 [[ -L $part || ${{part##*/}} == *[!A-Za-z0-9._+-]* ]] || choices+=" ${{part##*/}}"
             done
         fi

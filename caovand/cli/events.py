@@ -47,6 +47,6 @@ VERB = Verb(
     " reloads.",
     epilog="example: caovanctl events -f --json",
     arguments=arguments,
-    json="one JSON object a line",
+    json="print one JSON object per line",
     run=run,
 )

@@ -1,5 +1,6 @@
-"""`caovanctl explain LOGFILE`: show what went wrong according to a log, and what to do; needs no
-daemon."""
+"""`caovanctl explain LOGFILE`: show what went wrong according to a log, and what to do, without a
+daemon.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ SHOWN = (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("logfile", help="log file to read; - reads standard input")
+    parser.add_argument("logfile", help="log file to read; - for standard input")
     parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
     parser.set_defaults(own_process=False)  # main overrides it
 
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         print(text, file=sys.stderr)
     explained = explain_log(excerpt.text)
     if explained is None:
-        message = f"{args.logfile} is not the log of an engine, nor the kernel's"
+        message = f"{args.logfile} is neither an engine's log nor the kernel's"
         raise CommandError(Exit.FAILED, message, f"name a log of {engines()}")
     writer, explanation = explained
     answer = None
@@ -185,7 +186,7 @@ VERB = Verb(
     name="explain",
     group=Group.OFFLINE,
     help="explain an engine's log: phases, memory, the failure and its fix",
-    description="Read an engine's log, from any supervisor or none, and explain what happened.",
+    description="Read an engine's log, whatever supervised it, and explain what happened.",
     epilog="example: journalctl -u vllm | caovanctl explain -",
     arguments=arguments,
     run=run,

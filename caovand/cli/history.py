@@ -73,7 +73,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     ago = args.until or 0.0
     if args.since - ago < UNITS["m"]:
-        fact = "cannot show a history: --until is not a minute shorter than --since"
+        fact = "cannot show a history: --until is less than a minute shorter than --since"
         raise CommandError(Exit.USAGE, fact, "name a longer --since, or a shorter --until")
     more: dict[str, float] = {} if args.json else {"points": COLUMNS}
     if ago:
@@ -85,9 +85,10 @@ def run(args: argparse.Namespace) -> int:
     if not answer["at"] and not answer["marks"]:
         raise CommandError(
             Exit.FAILED,
-            "cannot show a history: none is kept for that time",
+            "cannot show a history: none was recorded for that time",
             answer["problem"]
-            or "the daemon keeps its first after a minute: try again then, or a longer --since",
+            or "the daemon records the first row after a minute: try again then, or use a "
+            "longer --since",
         )
     bars = BARS if takes_unicode(sys.stdout) else PLAIN_BARS
     for line in lines(answer, bars, ago):
@@ -145,9 +146,9 @@ def _moment(at: float, *, seconds: bool = False) -> str:
 VERB = Verb(
     name="history",
     help="show speed, requests and cards over hours or days",
-    description="Show speed, requests and cards over time, with each restart, mode, rung and"
-    " incident. The daemon keeps each minute for [history] days. A column of several minutes shows"
-    " the mean of their medians and the largest of their 99th percentiles.",
+    description="Show speed, requests and cards over time, with each restart, mode, rung and "
+    "incident. The daemon keeps a row per minute for [history] days. A column that covers "
+    "several minutes shows the mean of their medians and the largest of their 99th percentiles.",
     epilog="example: caovanctl history --since 7d",
     arguments=arguments,
     json="print it as JSON, in shorter steps",

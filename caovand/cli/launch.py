@@ -28,16 +28,24 @@ REFUSED = (401, 403)
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("client", metavar="CLIENT", choices=[*PROGRAMS], help=", ".join(PROGRAMS))
-    parser.add_argument("words", nargs="*", metavar="WORD", help="its own arguments, after --")
+    parser.add_argument(
+        "words", nargs="*", metavar="WORD", help="arguments for the client, after --"
+    )
     parser.add_argument("--model", default="", metavar="NAME", help="default: the served model")
     parser.add_argument(
-        "--url", default="", metavar="URL", help="of another machine; default: the gateway's here,"
-        " or the engine's"
-    )  # fmt: skip
+        "--url",
+        default="",
+        metavar="URL",
+        help="address of another machine's server; default: "
+        "this machine's gateway, else its engine",
+    )
     parser.add_argument(
-        "--api-key-file", type=Path, metavar="FILE", help=f"the key; default: that of ${KEY}, or"
-        " [server] api_key_file where you may read it"
-    )  # fmt: skip
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="file that holds the key; default: "
+        f"${KEY}, or [server] api_key_file if you can read it",
+    )
     parser.add_argument(
         "--print", action="store_true", help="print the command for a shell, and start nothing"
     )
@@ -50,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(
             Exit.FAILED,
             f"cannot start {program.name}: it is not installed, or not on PATH",
-            f"{program.install}; or see what it needs with --print",
+            f"{program.install}; or see its command with --print",
         )
     endpoint = _verify(_remote_endpoint(args) if args.url else _local_endpoint(args), args)
     added = program.run(endpoint)
@@ -128,7 +136,7 @@ def _verify(endpoint: ClientEndpoint, args: argparse.Namespace) -> ClientEndpoin
         port = 0
     if split.scheme not in ("http", "https") or not split.hostname or not port:
         raise CommandError(
-            Exit.USAGE, f"{cannot}: {endpoint.url} is no address", "use --url http://HOST:PORT"
+            Exit.USAGE, f"{cannot}: {endpoint.url} is not an address", "use --url http://HOST:PORT"
         )
     server = http.Endpoint(split.hostname, port, endpoint.key, tls=split.scheme == "https")
     try:
@@ -140,7 +148,7 @@ def _verify(endpoint: ClientEndpoint, args: argparse.Namespace) -> ClientEndpoin
             "see `caovanctl status`",
         ) from None
     if answer.status in REFUSED:
-        which = "its key is refused" if endpoint.key else "it asks for a key"
+        which = "the server refuses the key" if endpoint.key else "the server requires a key"
         raise CommandError(
             Exit.FAILED,
             f"{cannot}: {which} ({endpoint.url})",
@@ -169,10 +177,10 @@ VERB = Verb(
     name="launch",
     group=Group.SETUP,
     help="start a chat or coding client with the served model",
-    description="Start a client program with the served model, its address, key and context,"
-    " passed as variables and options of this run only: none of the client's files"
-    " changes. The gateway's address is used if there is one. The client starts only"
-    " after the endpoint has answered.",
+    description="Start a client program with the served model, its address, key and context, "
+    "passed as environment variables and options for this run only: the client's files do not "
+    "change. If the gateway runs, its address is used. The client starts only after the "
+    "endpoint has answered.",
     epilog="""\
 examples:
   caovanctl launch claude

@@ -14,7 +14,7 @@ FOLLOW_S = 0.3
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", "--lines", type=int, default=50, help="how many lines (default 50)")
+    parser.add_argument("-n", "--lines", type=int, default=50, help="number of lines (default 50)")
     parser.add_argument("-f", "--follow", action="store_true", help="keep printing new lines")
 
 
@@ -42,6 +42,6 @@ VERB = Verb(
     description="Print the engine's latest lines. Older ones are in the rotated engine.log.",
     epilog="example: caovanctl logs -n 200 -f",
     arguments=arguments,
-    json="one JSON object a line",
+    json="print one JSON object per line",
     run=run,
 )

@@ -14,7 +14,7 @@ from caovand.core.config.schema import MODES
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("mode", nargs="?", choices=MODES)
     parser.add_argument(
-        "--default", action="store_true", help="go back to the configuration file's mode"
+        "--default", action="store_true", help="return to the configuration file's mode"
     )
     parser.add_argument(
         "--defer",

@@ -56,7 +56,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=candidates.KINDS,
         help="this kind of engine instead of the chosen one, or all kinds side by side",
     )
-    parser.add_argument("--mode", choices=MODES, help="as if `caovanctl mode` had chosen it")
+    parser.add_argument(
+        "--mode",
+        choices=MODES,
+        help="plan for this mode, plan for this mode, as if `caovanctl mode` had chosen it",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     config, source = asked_config(args.config, daemon, args.model)
     if config.cluster.role == "worker":
         head = config.cluster.head
-        text = f"cannot plan: this machine is a worker of {head}, and its head makes the plan"
+        text = f"cannot plan: this machine is a worker of {head}, and the head makes the plan"
         raise CommandError(Exit.FAILED, text, "run `caovanctl plan` on the head")
     kept = remembered_here(args.inventory)
     records = tuned_here(args.inventory)
@@ -211,14 +215,14 @@ def _bar(label: str, parts: Iterable[tuple[str, float]], total_mib: int) -> Text
 def _verdict(memory: MemoryEstimate) -> str:
     if memory.lack:
         return memory.lack
-    need = f"one whole request needs {memory.needed_mib / 1024:.2f} GiB"
+    need = f"a full-length request needs {memory.needed_mib / 1024:.2f} GiB"
     if memory.fits and not memory.needed_mib:
-        return f"an encoder keeps no cache; the longest text is {memory.max_model_len} tokens"
+        return f"an encoder has no KV cache; the longest text is {memory.max_model_len} tokens"
     if memory.shortage:
         return f"{memory.shortage}; {need}"
     return (
-        f"{memory.kv_mib / 1024:.2f} GiB of cache hold {memory.kv_tokens} tokens; {need};"
-        f" it holds a context of at most {memory.max_model_len}"
+        f"{memory.kv_mib / 1024:.2f} GiB of cache holds {memory.kv_tokens} tokens; {need}; it "
+        f"holds a context of at most {memory.max_model_len}"
     )
 
 

@@ -28,11 +28,11 @@ def run(args: argparse.Namespace) -> int:
 VERB = waiting.change_verb(
     "reload",
     help="reload the configuration; the engine restarts only if its plan changes",
-    description="Read the configuration again. An invalid file changes nothing. The engine"
-    " restarts only if its plan changes. If the new plan cannot start, the engine that serves is"
-    " left alone; if it fails while starting, the previous plan is started again. A stopped or"
-    " stopping engine stays stopped and uses the new file at its next start. Exit status:"
-    " 0 serving or stopped, 1 file or plan refused, 3 not serving.",
+    description="Read the configuration again. An invalid file changes nothing. The engine "
+    "restarts only if its plan changes. If the new plan cannot start, the running engine keeps "
+    "serving; if the new plan fails while starting, the daemon starts the previous plan again. "
+    "A stopped or stopping engine stays stopped and uses the new file at its next start. Exit "
+    "status: 0 serving or stopped, 1 file or plan refused, 3 not serving.",
     epilog="example: sudoedit /etc/caovan.toml && sudo caovanctl reload",
     run=run,
 )

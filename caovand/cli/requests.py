@@ -15,10 +15,15 @@ from caovand.cli.common.verb import Verb
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-n", "--count", type=int, default=20, metavar="N", help="how many (default 20, of 100)"
+        "-n",
+        "--count",
+        type=int,
+        default=20,
+        metavar="N",
+        help="number of requests (default 20, at most 100)",
     )
     parser.add_argument(
-        "--failed", action="store_true", help="only those without a complete answer"
+        "--failed", action="store_true", help="only requests without a complete answer"
     )
 
 
@@ -37,7 +42,7 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A line for each request."""
     yield from map(_line, rows)
     if not rows:
-        yield "no such requests at the gateway since the daemon started"
+        yield "the gateway has had no such requests since the daemon started"
 
 
 def _line(row: Mapping[str, Any]) -> str:
@@ -46,9 +51,9 @@ def _line(row: Mapping[str, Any]) -> str:
     about = "~" if row["estimated"] else ""
     first = "" if row["first_s"] is None else f", first {row['first_s']:.2f} s"
     return (
-        f"{stamp}  {answer}  {row['key'] or '-'}  {row['model'] or '-'}  {row['path']}"
-        f"  waited {row['waited_s']:.2f} s{first}, whole {row['whole_s']:.2f} s,"
-        f" read {about}{row['read']:,}, written {about}{row['written']:,}"
+        f"{stamp}  {answer}  {row['key'] or '-'}  {row['model'] or '-'}  {row['path']}  waited "
+        f"{row['waited_s']:.2f} s{first}, total {row['whole_s']:.2f} s, input "
+        f"{about}{row['read']:,}, output {about}{row['written']:,}"
         + (f"; {row['prefix']}" if row["prefix"] else "")
     )
 
@@ -56,10 +61,9 @@ def _line(row: Mapping[str, Any]) -> str:
 VERB = Verb(
     name="requests",
     help="show the latest requests at the gateway",
-    description="Print the last finished requests at the gateway: key, model, status and error of"
-    " the answer, waiting and total time, tokens (~: estimated), and the message of a"
-    " conversation that changed, after which everything was read again. No texts are"
-    " kept.",
+    description="Print the last finished requests at the gateway: key, model, status and error "
+    "of the answer, waiting and total time, tokens (~: estimated), and the message at which a "
+    "conversation changed, from which on the engine had to read it again. No texts are kept.",
     epilog="examples: caovanctl requests; caovanctl requests --failed -n 100",
     arguments=arguments,
     json="print it as JSON",

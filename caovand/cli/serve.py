@@ -94,10 +94,8 @@ def run(args: argparse.Namespace) -> int:
     order = read(words, engine, *((vllm.flags, vllm.switches) if vllm else ()))
     unsupervised = args.exec or "--exec" in args.words
     if unsupervised and other_kind:
-        fact = (
-            f"cannot become vLLM with {order.config.model.path}: another engine serves GGUF files"
-        )
-        raise CommandError(Exit.USAGE, fact, "leave --exec out")
+        fact = f"cannot run vLLM with {order.config.model.path}: another engine serves GGUF files"
+        raise CommandError(Exit.USAGE, fact, "omit --exec")
     mode = None if unsupervised else remembered_mode(order)
     places = own_places(order)
     config = with_key_file(order, places.state)

@@ -21,8 +21,14 @@ RETRY_S = 0.25
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--serving", action="store_true", help="until it is serving (the default)")
-    kind.add_argument("--settled", action="store_true", help="until nothing changes by itself")
+    kind.add_argument(
+        "--serving", action="store_true", help="wait until the engine is serving (the default)"
+    )
+    kind.add_argument(
+        "--settled",
+        action="store_true",
+        help="wait until the state is final: serving, FAILED, HOLD or STOPPED",
+    )
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="default 600")
 
 
@@ -33,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(answer))
     if answer["state"] == "SERVING" or (args.settled and answer["reached"]):
         return Exit.DONE
-    # Nothing leaves FAILED by itself, so there was no waiting.
+    # FAILED is final until someone acts, so there was no waiting.
     waited = "" if answer["state"] == "FAILED" else f" after {args.timeout:.0f} s"
     raise CommandError(
         Exit.NOT_SERVING,
@@ -55,7 +61,7 @@ def _follow(args: argparse.Namespace, until: str) -> Mapping[str, Any]:
             if left_s == 0:
                 raise
             if not shown:
-                print(f"{problem.message}; waiting for it", file=sys.stderr)
+                print(f"{problem.message}; waiting for the daemon", file=sys.stderr)
                 shown = True
             time.sleep(min(RETRY_S, left_s))
 
@@ -63,9 +69,9 @@ def _follow(args: argparse.Namespace, until: str) -> Mapping[str, Any]:
 VERB = Verb(
     name="wait",
     help="wait until the engine is serving",
-    description="Wait until the engine is serving, or with --settled until it is serving, FAILED,"
-    " on HOLD or STOPPED. Also waits for a daemon that does not listen yet. Exit status 3"
-    " if the engine is not serving in time, 4 if no daemon listens by then.",
+    description="Wait until the engine is serving, or with --settled until it is serving, "
+    "FAILED, on HOLD or STOPPED. Also waits for a daemon that is not listening yet. Exit status "
+    "3 if the engine is not serving in time, 4 if no daemon listens by then.",
     epilog="example: caovanctl wait --serving --timeout 600 && curl ...",
     arguments=arguments,
     json="print the last status as JSON",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from caovand.core.printable import one_line
 
-RULE = "must be one line of plain ASCII, without a blank at either end"
+RULE = "must be one line of plain ASCII, without leading or trailing spaces"
 QUOTED = 300  # characters of an answer that a message quotes
 
 

@@ -1,8 +1,8 @@
 """Reads JSON documents that others wrote: other nodes, earlier daemons, engines.
 
 A reader takes a value as `json` returns it and the name of that part of the document. It returns
-the value, unchanged or as the type that it stands for, or raises BadDocument. Nothing is clamped
-or converted: a boolean is no number, and 5.0 no whole one.
+the value, unchanged or converted to its type, or raises BadDocument. Nothing is clamped or
+converted: a boolean is no number, and 5.0 no whole one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 PartReader = Callable[[Any, str], T]
 MAX_NUMBER = 1 << 53
-"""The maximum of a number without bounds of its own: beyond it, a float skips whole numbers."""
+"""The maximum of a number without explicit bounds: beyond it, a float skips whole numbers."""
 MAX_SHOWN = 64
 """Characters of a hostile name in an error."""
 
@@ -64,7 +64,7 @@ _STRING = string()
 
 
 def is_number(value: Any, low: float = -MAX_NUMBER, high: float = MAX_NUMBER) -> bool:
-    """Whether this is a number within bounds; NaN is in none."""
+    """Whether this is a number within bounds; NaN never is."""
     return type(value) in (int, float) and bool(low <= value <= high)
 
 
@@ -100,7 +100,7 @@ def one_of(values: Collection[T]) -> PartReader[T]:
 
     def read(value: Any, part: str) -> T:
         if not isinstance(value, str) or value not in values:
-            raise BadDocument(part, f"is none of {', '.join(map(str, values))}")
+            raise BadDocument(part, f"is not one of {', '.join(map(str, values))}")
         return value  # type: ignore[return-value]
 
     return read
@@ -112,8 +112,9 @@ def optional(reader: PartReader[T]) -> PartReader[T | None]:
 
 
 def require(reader: PartReader[T], holds: Callable[[T], object], fact: str) -> PartReader[T]:
-    """Accept a value of another reader only if `holds` is true of it; `fact` is the error
-    otherwise."""
+    """Accept another reader's value only if `holds` is true of it; `fact` is the error
+    otherwise.
+    """
 
     def read(value: Any, part: str) -> T:
         result = reader(value, part)

@@ -10,13 +10,13 @@ import contextlib
 import errno
 from collections.abc import Iterator
 
-_MEMORY = "no memory is left; find what uses it (`free -m`), or raise MemoryMax of the unit"
+_MEMORY = "memory is exhausted; find what uses it (`free -m`), or raise the unit's MemoryMax"
 _TASKS = (
-    "no more threads or processes can be started; raise TasksMax of the unit (`ulimit -u`), or"
-    " end those that use them up (`systemctl status caovan`, `ps -eLf`)"
+    "no more threads or processes can be started; raise the unit's TasksMax (`ulimit -u`), or "
+    "stop some of them (`systemctl status caovan`, `ps -eLf`)"
 )
 _REMEDIES = {
-    errno.EMFILE: "too many files are open; raise LimitNOFILE of the unit (`ulimit -n`)",
+    errno.EMFILE: "too many files are open; raise the unit's LimitNOFILE (`ulimit -n`)",
     errno.ENFILE: "the machine has too many files open; raise sysctl fs.file-max",
     errno.EAGAIN: _TASKS,
     errno.ENOMEM: _MEMORY,

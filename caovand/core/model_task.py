@@ -14,10 +14,10 @@ ModelTask = Literal[
 TITLES: Mapping[str, str] = {
     "generate": "text generation",
     "embed": "embeddings",
-    "token_embed": "embeddings of tokens",
+    "token_embed": "token embeddings",
     "classify": "classification",
     "score": "reranking",
-    "token_classify": "rewards or labels of tokens",
+    "token_classify": "token rewards or labels",
     "transcription": "transcription",
 }
 POOLING = frozenset(TITLES) - {"generate", "transcription"}

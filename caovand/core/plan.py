@@ -42,8 +42,8 @@ class Setting:
 class Taken:
     """One use of a rung; `value` distinguishes it from the rung's other uses.
 
-    `degrades` is False if it costs nothing but time. A `passing` one responds to memory that others
-    use at the moment, and is decided anew at the next start.
+    `degrades` is False if it costs nothing but time. A `passing` one responds to memory that other
+    programs use at the moment, and is decided afresh at the next start.
     """
 
     rung: str
@@ -93,7 +93,7 @@ class Plan:
     engine: str = ""
     """Identifies the environment and its versions."""
     key: str = ""
-    """A digest of the API key: another key makes another plan."""
+    """A digest of the API key: a different key makes a different plan."""
     advice: tuple[str, ...] = ()
     """Changes that would make the plan fit."""
     tried: tuple[str, ...] = ()
@@ -213,7 +213,7 @@ class Plan:
 
 
 def _is_less(value: Any, than: Any) -> bool:
-    """Whether a limit is lower; words such as "auto" are only comparable to themselves."""
+    """Whether a limit is lower; words such as "auto" equal only themselves."""
     if isinstance(value, int) and isinstance(than, int):
         return value < than
     return bool(value != than)

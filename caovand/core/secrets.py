@@ -1,6 +1,6 @@
 """Recognise and redact secrets: their names, their notations, and texts without them.
 
-Everything takes time proportional to the text, because clients control the contents of logs.
+Every function runs in time linear in the text, because clients control what logs contain.
 """
 
 from __future__ import annotations

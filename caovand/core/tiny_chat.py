@@ -1,6 +1,6 @@
 """The answers and chat template of the tiny models that caovan makes.
 
-These models only know which token follows which: each piece of the text occurs once and leads to
+These models only encode which token follows which: each piece of the text occurs once and leads to
 the next, the last one leads to the end of the answer, and any other token leads to the first.
 """
 

@@ -84,7 +84,7 @@ class CardUsage:
         if now is not None and self._taken is not None:
             for (index, pid), mib in occupancy.find_growth(self._taken, now).items():
                 name = processes.name_of(pid) or "another program"
-                self._notice(f"GPU {index}: {name} (pid {pid}) has taken {mib} MiB")
+                self._notice(f"GPU {index}: {name} (pid {pid}) has allocated {mib} MiB")
         self._taken = now
         self._others = self._others if now is None else now
         if now is not None:
@@ -149,7 +149,9 @@ class Cards:
 async def wait_for_freed_memory(
     before: Sequence[Gpu], dead: Collection[int], hurry: Callable[[], bool]
 ) -> str:
-    """Wait until the memory of ended processes is free. Return what was not freed, in words."""
+    """Wait until the memory of exited processes is free. Return a description of what was not
+    freed.
+    """
     clock = asyncio.get_running_loop().time
     begun = moved = clock()
     last: tuple[int, ...] = ()

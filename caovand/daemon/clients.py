@@ -1,7 +1,7 @@
 """A slot's clients behind the gateway: the gateway's view of the engine, and its reports.
 
-Before a planned end of the engine, the gateway learns that it drains, and answers in progress get
-some seconds to finish.
+Before a planned stop of the engine, the gateway learns that it is draining, and answers in progress
+get some seconds to finish.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SILENT_S = 1.0
 POLL_S = 0.2
 NO_REQUESTS: Mapping[str, int] = {"waiting": 0, "at_engine": 0}
 EXTRA_DIVISOR = 8
-"""The engine gets one extra request for each this many that it serves at a time."""
+"""The engine gets one extra request per this many that it serves at a time."""
 
 
 class ClientsSlot(Machine, Protocol):
@@ -52,7 +52,7 @@ class ClientsSlot(Machine, Protocol):
         """Tokens per second at which the engine reads long prompts; None without a measurement."""
 
     def blame(self, requests: Sequence[str]) -> None:
-        """Record the requests that have ended the last engine."""
+        """Record the requests that have crashed the last engine."""
 
 
 class Clients:
@@ -82,7 +82,7 @@ class Clients:
     def _silent(self) -> bool:
         return not self._asking and now() - self._heard_at > SILENT_S
 
-    # -- what the gateway asks --------------------------------------------------------------
+    # -- queries of the gateway ---------------------------------------------------------------
 
     async def next(self, since: int, wait_s: float) -> Mapping[str, Any]:
         """The gateway's view, once it is newer than `since`, or after `wait_s`."""
@@ -115,7 +115,7 @@ class Clients:
         self._reported = totals
         self._known, self._counts, self._heard_at = seq, dict(counts), now()
         for shape in endings:
-            text = f"a request that ended an engine twice is refused from now on: {shape}"
+            text = f"refusing a request that has crashed the engine twice: {shape}"
             self._slot.notice("noticed", text)
         self._slot.blame(endings)
 
@@ -182,11 +182,12 @@ class Clients:
         wait_s = s.deadline - at if s.state is State.BACKOFF and s.deadline else 0.0
         return whole_s + max(wait_s, 0.0)
 
-    # -- a planned end ----------------------------------------------------------------------
+    # -- planned stop -------------------------------------------------------------------------
 
     def ends(self, action: EndChild, *, again: bool) -> None:
-        """Announce the engine's planned end; if it is announced `again`, a grace of 0 s also cuts
-        the drain."""
+        """Announce the engine's planned stop; if announced `again`, a grace of 0 s also cuts the
+        drain.
+        """
         if not again:
             self._drains, self._drained_by = action.drain_s > 0, now() + action.drain_s
         elif action.grace_s == 0:

@@ -80,7 +80,7 @@ class Keys:
         there = self._keys or ()
         left = tuple(key for key in there if key.name != name)
         if len(left) == len(there):
-            known = ", ".join(key.name for key in there) or "there are none"
+            known = ", ".join(key.name for key in there) or "no keys exist"
             raise ProblemError(
                 f"revoke the key {name[:64]!r}", "there is no such key", f"keys: {known}"
             )
@@ -156,6 +156,6 @@ def requested_key(args: Mapping[str, Any]) -> ClientKey:
     requested = keys.from_document([{"digest": "", "models": [], **args}])
     if requested is None:
         raise ProblemError(
-            "add the key", "an argument is of a wrong type", "`caovanctl key add -h`"
+            "add the key", "an argument has the wrong type", "`caovanctl key add -h`"
         )
     return requested[0]

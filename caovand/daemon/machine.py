@@ -49,8 +49,8 @@ class SlotHooks:
     at_engine: Callable[[], int]
     """The number of the gateway's requests at the engine."""
     before_kill: Callable[[], Awaitable[None]]
-    """Returns when the engine may be ended."""
+    """Returns when the engine may be stopped."""
     hurry: Callable[[], bool]
-    """Whether the end must not wait for the cards' memory."""
+    """Whether stopping must not wait for the cards' memory."""
     after_end: Callable[[bool], Awaitable[None]]
-    """Returns when the next engine may start; receives whether processes outlived KILL."""
+    """Returns when the next engine may start; receives whether processes survived SIGKILL."""

@@ -1,8 +1,8 @@
-"""Supervise the process of the page or the gateway, and restart it when it ends.
+"""Supervise the process of the page or the gateway, and restart it when it exits.
 
 Nothing waits for it, and its problems never affect the engine. The daemon owns the listening
-socket, so clients that arrive during a restart wait; systemd keeps the socket even across the
-daemon's own end.
+socket, so clients that arrive during a restart wait; systemd keeps the socket open even while the
+daemon restarts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from caovand.core.lifecycle.backoff import delay
 
 STABLE_S = 60.0
 CONFINED_TO_NOTHING = Confinement((), (), ())
-"""It writes nothing, and reads what its user may read."""
-REMEDY = "it is started again by itself"
+"""The process writes no files, and reads what its user can read."""
+REMEDY = "caovand restarts it"
 
 StartServer = Callable[..., ServerProcess]
 
@@ -152,7 +152,7 @@ class ServerSupervisor:
         if ready_at is not None and asyncio.get_running_loop().time() - ready_at >= STABLE_S:
             self._attempts = 0
         words = f": {self._printed}" if self._printed else ""
-        self._failed(f"{self.kind.title}'s process ended with {_named(status)}{words}; {REMEDY}")
+        self._failed(f"{self.kind.title}'s process exited with {_named(status)}{words}; {REMEDY}")
 
     def _failed(self, problem: str) -> None:
         if problem != self.problem:

@@ -35,4 +35,4 @@ class Shortage:
         """Report the end of the shortage once it has been over for a while."""
         if self.text and self._clock() - self._at >= OVER_S:
             self.text = ""
-            self._notice("noticed", "there are enough descriptors, threads and memory again")
+            self._notice("noticed", "descriptors, threads and memory suffice again")

@@ -47,7 +47,7 @@ from caovand.preparation import memories
 class Slot:
     """Runs one engine; only `apply` changes its snapshot.
 
-    `quit` says that the machine has performed its last action, so the daemon may end.
+    `quit` says that the machine has performed its last action, so the daemon may exit.
     """
 
     def __init__(self, name: str, config: Config, shared: Shared) -> None:
@@ -104,8 +104,8 @@ class Slot:
     def apply(self, event: LifecycleEvent) -> None:
         """Apply an event, and perform the resulting actions.
 
-        An exception is a bug that may leave work half done, so the daemon ends with it. A slot that
-        has quit is never started again, while other slots may still be ending.
+        An exception is a bug that may leave work half done, so the daemon exits. A slot that has
+        quit is never started again, while other slots may still be stopping.
         """
         if self.quit:
             return
@@ -203,7 +203,7 @@ class Slot:
     def _cards(self) -> frozenset[int]:
         return self.planner.cards(self.config)
 
-    # -- what the operator does -------------------------------------------------------------
+    # -- operator requests -------------------------------------------------------------------
 
     def apply_operator_event(self, event: LifecycleEvent) -> None:
         """Apply an operator's event; replies can refer to the new `revision`."""
@@ -303,7 +303,7 @@ class Slot:
     def poll(self) -> None:
         """Poll the engine; called every few seconds."""
         if not self._memory.made:
-            self._shared.attempt("make the folder of its state", self._memory.try_folder())
+            self._shared.attempt("create its state folder", self._memory.try_folder())
         self.run.poll(self._cards)
         watching, track = self.run.watching, self.figures.track
         serving = serving_of(self.snapshot, watching.probed_at if watching else None)

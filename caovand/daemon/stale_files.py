@@ -42,7 +42,7 @@ class StaleFileCleaner:
         return self._files.folder if self._files.made else None
 
     async def begin(self) -> None:
-        """Prepare for an engine, once nothing is left of the earlier one."""
+        """Prepare for an engine, once the earlier one is completely gone."""
         await asyncio.to_thread(self._files.begin)
 
     async def scan(self, child: Child | None) -> None:
@@ -59,20 +59,20 @@ class StaleFileCleaner:
         await _in_time(scan)
 
     async def remove(self) -> None:
-        """Remove the stale files of an engine that has ended."""
+        """Remove the stale files of an engine that has exited."""
         left: tuple[str, ...] = ()
         with contextlib.suppress(asyncio.TimeoutError):
             left = await asyncio.wait_for(asyncio.to_thread(self._files.remove), LIMIT_S)
         if left:
-            text = f"cannot remove what the engine left: {', '.join(left[:5])}"
+            text = f"cannot remove files that the engine left behind: {', '.join(left[:5])}"
             self._notice("noticed", text)
 
 
 def places(directories: Directories) -> tuple[Path, ...]:
     """Candidates for the engine's temporary folder, best first.
 
-    Compilers execute files there, which /run may forbid, so the cache comes first. An engine with a
-    user of its own can create folders only in the cache.
+    Compilers execute files there, which /run may forbid, so the cache comes first. An engine that
+    runs as a separate user can create folders only in the cache.
     """
     own = engine_user.current() is None
     return (directories.cache, directories.runtime) if own else (directories.cache,)

@@ -121,7 +121,7 @@ class Supervisor:
                 try:
                     self._poll()
                 except Exception as problem:
-                    if not self._shared.shortage.covers("look after the engine", problem):
+                    if not self._shared.shortage.covers("supervise the engine", problem):
                         raise
                 self._shared.shortage.refresh()
             deadlines = (slot.snapshot.deadline for slot in self._working())
@@ -145,8 +145,8 @@ class Supervisor:
     def admits(self, name: str, pid: int) -> bool:
         """Whether a process may use our socket `name`.
 
-        Page and gateway have sockets of their own; engines, and programs from their environments,
-        have none.
+        Page and gateway have their own sockets; engines, and programs from their environments, have
+        none.
         """
         server = {PAGE.name: self.page, GATEWAY.name: self.gateway}.get(name)
         described = server.describe() if server else None
@@ -166,7 +166,7 @@ class Supervisor:
         shared = self._shared
         shared.kernel.read()
         files = [slot.run.file for slot in self.slots.values()]
-        shared.attempt("see whether the disks can be written", shared.unwritten.check(files))
+        shared.attempt("check whether the disks are writable", shared.unwritten.check(files))
         for name, slot in self.slots.items():
             slot.poll()
             serves = slot.snapshot.state is State.SERVING
@@ -195,13 +195,14 @@ class Supervisor:
         self._shared.changes.wake()
 
     async def kill_engines(self, limit_s: float) -> list[Process]:
-        """KILL the engines as far as our rights permit; return the processes left after
-        `limit_s`."""
+        """Send SIGKILL to the engines as far as our rights permit; return the processes left after
+        `limit_s`.
+        """
         living = [slot.run.child for slot in self.slots.values() if slot.run.child is not None]
         left = await asyncio.gather(*(child.kill(limit_s) for child in living))
         return [process for processes in left for process in processes]
 
-    # -- what the operator does -------------------------------------------------------------
+    # -- operator requests -------------------------------------------------------------------
 
     def apply_operator_event(self, event: LifecycleEvent) -> None:
         """Apply an operator's event to every slot."""
@@ -243,7 +244,7 @@ class Supervisor:
         with limits.suppress_absent():
             self.keys.save()
 
-    # -- what people see --------------------------------------------------------------------
+    # -- output for people -------------------------------------------------------------------
 
     @property
     def changed(self) -> asyncio.Event:

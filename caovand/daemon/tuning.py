@@ -12,13 +12,13 @@ from typing import Any
 
 from caovand.adapters.files import state_file
 from caovand.adapters.system import wall_clock
-from caovand.core.config.schema import MAX_DRAFT_DEPTH, PolicySection
+from caovand.core.config.schema import PolicySection
 from caovand.core.figures.track import Track, TrackPoint
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.tuning import moves
-from caovand.core.tuning.evidence import context_after, measure_steps
+from caovand.core.tuning.evidence import MAX_MEASURED_DEPTH, context_after, measure_steps
 from caovand.core.tuning.moves import Moment, Suggestion
 from caovand.core.tuning.planning import depth_for, may_tune
 from caovand.core.tuning.record import MAX_MOVES, TuningRecord, begin, from_document, to_document
@@ -32,7 +32,7 @@ class Serving:
     """The serving engine: its plan and generation.
 
     `replanning` means that another plan is being made, `stable` that its failures are forgotten.
-    `probed_at` is when caovan's own test completion last ended.
+    `probed_at` is when caovan's last test completion finished.
     """
 
     plan: Plan
@@ -47,7 +47,7 @@ def serving_of(snapshot: Snapshot, probed_at: float | None) -> Serving | None:
     if snapshot.state is not State.SERVING or snapshot.plan is None or probed_at is None:
         return None
     if snapshot.refusal is not None:
-        return None  # planning again would give what was refused
+        return None  # planning again would yield the refused plan
     return Serving(
         plan=snapshot.plan,
         generation=snapshot.generation,
@@ -84,7 +84,7 @@ class DraftTuner:
         self._text = ""
         self._shown: tuple[int, int] | None = None
 
-    # -- what others ask --------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     def depth_for(self, plan: Plan) -> int | None:
         """The depth to plan with; None leaves it to the policy. Callable from any thread."""
@@ -112,7 +112,7 @@ class DraftTuner:
             return None
         return {**(self._found.describe() if self._found else {}), "text": self._text}
 
-    # -- what it does every few seconds -----------------------------------------------------
+    # -- every few seconds -------------------------------------------------------------------
 
     def poll(self, serving: Serving | None, track: Track) -> bool:
         """Process the counters since the last poll; return True to make a new plan."""
@@ -145,7 +145,7 @@ class DraftTuner:
         record = self._records.get(basis) or begin(basis, plan.mtp)
         earlier, self._context = self._context, context_after(self._context, before, latest)
         measurement = measure_steps(before, latest, earlier, self._context)
-        if measurement is None or plan.mtp > MAX_DRAFT_DEPTH:
+        if measurement is None or plan.mtp > MAX_MEASURED_DEPTH:
             return record
         band, seen = measurement
         warm, self._warm = self._warm, self._warm + seen.steps
@@ -165,12 +165,12 @@ class DraftTuner:
                 record = replace(record, own=plan.mtp, depth=plan.mtp, home=plan.mtp)
                 self._records[record.basis] = record
             elif record.trying:
-                reason = "cannot be planned without less context or fewer requests"
+                reason = "cannot be planned without a shorter context or fewer requests"
                 self._give_up(record, record.refuse_unplanned(), reason)
                 return False
             else:
                 self._show(record, plan)
-                self._text += f"; depth {record.depth}, kept so far, cannot be planned at present"
+                self._text += f"; depth {record.depth}, used so far, cannot be planned at present"
                 return False
         kept = moves.judge(record)
         if kept.text and self._decide(kept.record, kept.text):
@@ -180,7 +180,7 @@ class DraftTuner:
         if not step.text:
             self._text = moves.trial_progress(record, plan.mtp) or self._text
             if self._found and self._found.best != plan.mtp and not record.trying:
-                self._text += f"; {MAX_MOVES} moves in a week are the most"
+                self._text += f"; at most {MAX_MOVES} moves a week are allowed"
             return False
         self._failed_at = min(self._failed_at, now)
         moment = Moment(
@@ -205,9 +205,7 @@ class DraftTuner:
         return True
 
     def _give_up(self, record: TuningRecord, after: TuningRecord, reason: str) -> None:
-        text = (
-            f"drafting depth {record.depth} {reason}: back to {record.home}, it is not tried again"
-        )
+        text = f"drafting depth {record.depth} {reason}: back to {record.home}, and not tried again"
         self._records = {**self._records, record.basis: after}  # even on a full disk
         if not self._decide(after, text):
             self._notice("tune", text)
@@ -233,7 +231,7 @@ class DraftTuner:
             state_file.write(self._path, document)
         except OSError as problem:
             if not self._unsaved:
-                self._warn(f"cannot remember what the draft tuner measured: {problem}")
+                self._warn(f"cannot save what the draft tuner measured: {problem}")
             self._unsaved = True
             return False
         self._unsaved = False

@@ -11,7 +11,7 @@ from caovand.core.engine.log import Explanation
 from caovand.core.engine.record import Engine
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines import registry
-from caovand.engines.common.healing.advice import sentences
+from caovand.engines.common.healing.advice import sentences, without_changes
 from caovand.engines.common.healing.advice_texts import GENERAL
 from caovand.engines.common.logs.rows import (
     building,
@@ -101,7 +101,7 @@ def attribute(text: str, lines: Sequence[str]) -> tuple[LogWriter, Explanation] 
 def _of_messages(
     text: str, found: tuple[LogWriter, Explanation] | None
 ) -> tuple[LogWriter, Explanation] | None:
-    """Explain bare messages, one a line: only by a text that names a cause or a refusal."""
+    """Explain bare messages, one per line: only by a text that names a cause or a refusal."""
     for read in (_explained(text, lines_of(text)), _as_errors(text, found, bool)):
         finding = read[1].finding if read else None
         if read and finding and _is_specific(finding) and _is_decisive(read[0], finding):
@@ -147,7 +147,7 @@ def _is_specific(finding: Finding | None) -> bool:
 
 
 def _certainty(found: tuple[LogWriter, Explanation] | None) -> int:
-    """How much a log says about a failure, read as printed: nothing, an end, its cause."""
+    """How much a log reveals about a failure, read as printed: nothing, an exit, its cause."""
     if found is None:
         return 0
     if found[1].finding is None:
@@ -218,7 +218,7 @@ def advice_for_any(finding: Finding) -> tuple[str, ...]:
 def _by_its_words(
     found: Sequence[tuple[Engine, Explanation]],
 ) -> tuple[LogWriter, Explanation] | None:
-    """Explain by a cause that only one engine knows, or in general terms if several know it."""
+    """Explain by a cause that only one engine has, or in general terms if several have it."""
     causes = [(engine, e, e.finding) for engine, e in found if e.finding is not None]
     named = [cause for cause in causes if cause[2].failure not in _CATCH_ALL]
     named = [cause for cause in named if cause[2].signature not in _ANY_PROGRAM] or named
@@ -234,7 +234,8 @@ def _by_its_words(
     all_died = all(cause.failure == "engine-died" for _, _, cause in causes)
     if not named and not all_died and finding.signature not in _COMMON:
         finding = replace(finding, failure="unknown", signature="", captures={})
-    advice = explanation.advice if is_own(finding.signature) else advice_for_any(finding)
+    own = without_changes(explanation.advice) if is_own(finding.signature) else ()
+    advice = own or advice_for_any(finding)
     finding = replace(finding, phase="")
     return UNCERTAIN, Explanation(None, (), "", finding, advice, {}, {}, {})
 

@@ -1,1 +1,1 @@
-"""The gateway: where clients reach the engine, whichever one serves; a separate process."""
+"""The gateway, a separate process: one address for clients, whichever engine serves."""

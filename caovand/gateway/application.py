@@ -53,7 +53,7 @@ class Gateway:
 
     def __init__(self, desk: Desk, upstream: Upstream, connections: Connections) -> None:
         self._desk, self._upstream, self._connections = desk, upstream, connections
-        self._faults = Faults("use /v1/...", "a bug in caovan", self._refuse_fault)
+        self._faults = Faults("use /v1/...", "this is a bug in caovan", self._refuse_fault)
         self._bodies = BodyReader()
         self.app = web.Application(middlewares=[self._rules])
         self.app.on_response_prepare.append(self._add_headers)
@@ -64,13 +64,13 @@ class Gateway:
             web.route("*", "/{path:.*}", self._forward),
         ])  # fmt: skip
 
-    # -- what holds for every request -------------------------------------------------------
+    # -- every request ------------------------------------------------------------------------
 
     @web.middleware
     async def _rules(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         connections = self._connections
         if request.transport is None:
-            raise ConnectionResetError("the client left before its request was read")
+            raise ConnectionResetError("the client disconnected before its request was read")
         connections.asked(request.transport)
         try:
             return await self._faults.catch(request, self._answer(request, handler))
@@ -176,7 +176,7 @@ class Gateway:
     ) -> web.StreamResponse:
         path = request.path
         if not path.startswith(PROXIED_PATHS) or ".." in path.split("/"):
-            problem = Problem("answer", f"there is nothing at {path[:100]}", "use /v1/...")
+            problem = Problem("answer", f"no resource at {path[:100]}", "use /v1/...")
             raise Refused(Fault(404, "not_found", problem))
         desk, most = self._desk, self._desk.facts.max_body_bytes
         desk.admit(key)
@@ -208,7 +208,7 @@ class Gateway:
         plain = "json" in request.content_type and "Content-Encoding" not in request.headers
         fields = await self._bodies.read(body) if plain else Fields()
         if key.models and body and not plain:
-            fact = "the key is restricted to some models, and no model can be read from the body"
+            fact = "the key is restricted to some models, but the body does not name a model"
             problem = Problem("answer", fact, "send plain JSON as application/json")
             raise Refused(Fault(403, "model_unknown", problem))
         ticket.record.model = fields.model or ""
@@ -273,5 +273,5 @@ def _form(request: web.Request) -> Form:
 
 
 def _too_large(most: int) -> Fault:
-    fact = f"its body has more than {most >> 20} MiB, which [gateway] max_body_mib allows"
+    fact = f"its body exceeds {most >> 20} MiB, the limit in [gateway] max_body_mib"
     return Fault(413, "request_too_large", Problem("read the request", fact, "shorten it"))

@@ -1,6 +1,6 @@
 """Read the fields of bodies in pieces, a few per turn of the event loop.
 
-Bodies with millions of brackets, however many come at once, halt nobody.
+Bodies with millions of brackets, however many arrive at once, do not block other requests.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ class BodyReader:
 
 
 def _go_on(turn: asyncio.Future[None]) -> None:
-    if not turn.done():  # its client may have left
+    if not turn.done():  # its client may have disconnected
         turn.set_result(None)

@@ -44,7 +44,8 @@ class InTurns(Generic[T]):
 
     def add(self, item: T) -> None:
         """Do the work for this item after all earlier items: at once if this turn allows it, which
-        saves a request a turn."""
+        saves a turn per request.
+        """
         self._schedule()
         if self._items or not self._left:
             self._items.append(item)
@@ -60,20 +61,20 @@ class InTurns(Generic[T]):
     def _begin_turn(self) -> None:
         self._due, self._left = False, self._at_once
         if self._items:
-            self._schedule()  # also if the work raises an error, which is that item's alone
+            self._schedule()  # even if the work raises an error, which affects only that item
         while self._items and self._left:
             self._left -= 1
             self._work(self._items.popleft())
 
 
 class Connections:
-    """All connections; `limits` returns the current limits. `marks` has for each connection what
-    its client gets if this process dies.
+    """All connections; `limits` returns the current limits. `marks` holds, for each connection, the
+    bytes that its client gets if this process dies.
     """
 
     def __init__(self, limits: Callable[[], ConnectionLimits], marks: Marks) -> None:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # Each may need another one, to the engine.
+        # Each may need another connection, to the engine.
         self._seats = descriptors // 2 - SPARE_DESCRIPTORS
         self._limits, self.marks = limits, marks
         self._open: dict[Transport, _Connection] = {}
@@ -150,7 +151,7 @@ class _Connection(Admitted):
         self._lost_by: Exception | None = None
 
     def mark(self, mark: int) -> None:
-        """Set what the client gets if this process dies from now on."""
+        """Set the bytes that the client gets if this process dies from now on."""
         if self._descriptor >= 0:
             self._connections.marks.set(self._descriptor, mark)
 
@@ -190,7 +191,8 @@ class _Connection(Admitted):
 
     def abandon(self) -> None:
         """Tell the library that the client has disconnected, and cancel the request, which aiohttp
-        3.8 does by itself and later releases do not."""
+        3.8 does on its own but later releases do not.
+        """
         task = self.task
         super().connection_lost(self._lost_by)
         if task is not None:

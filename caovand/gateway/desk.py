@@ -37,7 +37,7 @@ from caovand.core.problem import Problem
 from caovand.gateway.facts import Facts
 
 TICK_S = 0.25
-WRITE_S = 60.0  # for a client that reads nothing
+WRITE_S = 60.0  # for a client that does not read
 MAX_REPORTS = 8  # of at most one line to the daemon
 
 
@@ -104,7 +104,7 @@ class Desk:
         self.naming = facts.naming
         """The model names that clients may use."""
         self.reports: deque[str] = deque(maxlen=MAX_REPORTS)
-        """The shapes of requests that were refused because they end engines, for the daemon."""
+        """The shapes of requests that were refused because they crash engines, for the daemon."""
         self.records: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
         """The latest finished requests, for the daemon."""
         self.totals = Totals()
@@ -157,7 +157,7 @@ class Desk:
         facts = self.facts
         waits_s = self._policy.expected_wait_s()
         doing = f"the engine is {facts.state}" + (f", phase {facts.phase}" if facts.phase else "")
-        return doing if waits_s is None else f"{doing}, about {max(round(waits_s), 1)} s to go"
+        return doing if waits_s is None else f"{doing}, ready in about {max(round(waits_s), 1)} s"
 
     def arrive(
         self, size: int, lane: Lane, record: Record, transport: asyncio.Transport | None = None
@@ -211,8 +211,9 @@ class Desk:
         self._changed.set()
 
     def turn_away(self, status: int) -> None:
-        """Count a stranger's request; nothing else of it is kept, because there may be any
-        number."""
+        """Count a stranger's request; keep nothing else about it, because their number is
+        unlimited.
+        """
         self.totals.ended[str(status)] += 1
         self._changed.set()
 
@@ -221,12 +222,12 @@ class Desk:
         return [self.records.popleft() for _ in range(min(len(self.records), most))]
 
     def leave(self, ticket: Ticket) -> None:
-        """Forget a request whose client has gone."""
+        """Drop a request whose client has disconnected."""
         if self._tickets.pop(ticket.number, None) is not None:
             self.tell(ticket, Left)
 
     def close(self) -> None:
-        """End all requests, and refuse those that still come."""
+        """End all requests, and refuse new ones."""
         self._apply(self._policy.take(Closing(at=self.now())))
 
     async def run(self) -> None:
@@ -243,7 +244,7 @@ class Desk:
     async def check_health(self, healthy: Callable[[Facts], Awaitable[bool]]) -> None:
         """Ask the engine itself about faults that no death explains, as long as the loop runs.
 
-        The process of an engine that has died of a request may take many seconds to end.
+        An engine that a request has crashed can take many seconds to exit.
         """
         while True:
             await asyncio.sleep(TICK_S)

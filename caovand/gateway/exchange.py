@@ -156,7 +156,7 @@ class Exchange:
             return None
 
         def abort() -> None:
-            response.content.set_exception(ClientPayloadError("the engine ended"))
+            response.content.set_exception(ClientPayloadError("the engine exited"))
 
         ticket.trying(abort)
         return response
@@ -169,7 +169,7 @@ class Exchange:
         try:
             first = await response.content.readany()
             while self._is_stream(head) and protocol.is_comment(first):  # no answer has begun
-                with contextlib.suppress(ConnectionError):  # who leaves is cancelled
+                with contextlib.suppress(ConnectionError):  # a client that disconnects is cancelled
                     await self._begin(response.status, headers)
                     await self._write(first)
                 first = await response.content.readany()

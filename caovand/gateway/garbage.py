@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 LOOK_S = 1.0
 MIDDLE_COLLECTIONS = 500
-"""The number of collections of the middle generation that start a full one if no pause comes: five
-million new objects, as many as 20,000 streams make. A few thousand of them are garbage that only a
-full one finds."""
+"""The number of middle-generation collections after which a full one starts without waiting for a
+pause: five million new objects, as many as 20,000 streams make. A few thousand of them are garbage
+that only a full one finds.
+"""
 
 
 async def collect_when_idle(is_idle: Callable[[], bool]) -> None:

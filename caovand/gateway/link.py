@@ -1,7 +1,7 @@
 """Exchange news between the desk and the daemon.
 
 One request waits at the daemon until its answer has changed; another reports the desk's news. If
-the daemon does not answer, nothing changes: its engine may serve.
+the daemon does not answer, nothing changes: its engine may still be serving.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Link:
     def __init__(self, path: Path, clock: Callable[[], float], max_body_bytes: int) -> None:
         self._path, self._clock, self._max_body_bytes = path, clock, max_body_bytes
         self._seq, self._learned = 0, 0
-        self._learning: asyncio.Future[None] | None = None  # the loop alone keeps no task alive
+        self._learning: asyncio.Future[None] | None = None  # the loop does not keep tasks alive
 
     async def first(self) -> Facts:
         """The daemon's first facts; waits until the daemon answers."""
@@ -86,7 +86,7 @@ class Link:
     async def _report_usage(self, desk: Desk) -> None:
         while True:
             await asyncio.sleep(USAGE_S)
-            # What comes meanwhile waits: under a flood of requests this would never end.
+            # Later items wait: under a flood of requests this loop would never end.
             for _ in range(0, len(desk.usage), MAX_ROWS):
                 used = desk.usage.take(MAX_ROWS)
                 if await self._ask("gateway_used", used=used) is None:
@@ -95,7 +95,7 @@ class Link:
             for _ in range(0, len(desk.records), MAX_RECORDS):
                 records = desk.take_records(MAX_RECORDS)
                 if await self._ask("gateway_requests", requests=records) is None:
-                    break  # they are for people: a few may be lost
+                    break  # people read these: losing a few is fine
 
     async def _ask(self, op: str, **args: Any) -> Mapping[str, Any] | None:
         try:

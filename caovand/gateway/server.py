@@ -21,14 +21,14 @@ from caovand.gateway.upstream import Upstream
 
 LINGER_S = 1.0
 END_S = 1.0
-"""The time for errors on their way to clients when the gateway ends."""
+"""Time to deliver errors to clients when the gateway stops."""
 ACCEPTED_AT_ONCE = 16
 """Connections accepted before others have their turn: about a millisecond."""
 
 
 @dataclass(frozen=True)
 class RunningGateway:
-    """A gateway that serves, with all that has to be ended."""
+    """A running gateway, with everything that has to be stopped."""
 
     desk: Desk
     upstream: Upstream
@@ -37,10 +37,10 @@ class RunningGateway:
     """The library's server, which speaks HTTP on each connection."""
     listening: asyncio.AbstractServer
     tasks: list[asyncio.Task[None]]
-    """The loop alone keeps no task alive."""
+    """The loop does not keep tasks alive."""
 
     async def end(self) -> None:
-        """Serve no more; every request ends with an error that says when to send it again."""
+        """Stop serving; every request ends with an error that says when to send it again."""
         self.listening.close()
         self.desk.close()
         await self.library.shutdown(END_S / 2)  # which takes up to twice as long

@@ -11,15 +11,16 @@ from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
 SPARES = 2
-"""One for the next request, one for another that comes before the first is replaced. Each occupies
-a thread of llama-server, which has four more than requests that it answers at once."""
+"""One for the next request, one for another that arrives before the first is replaced. Each
+occupies a thread of llama-server, which has four more than requests that it answers at once.
+"""
 
 REPLACEMENT_DELAY_S = 0.005
 """Delay of a replacement: the request that took the spare must first reach the engine."""
 
 
 class SpareConnector(TCPConnector):
-    """Replaces each connection that a request takes by a spare for the next request.
+    """Replaces each connection that a request uses with a spare for the next request.
 
     No connection carries two requests. A spare that nobody has taken within `idle_s` is closed: an
     idle engine has none.

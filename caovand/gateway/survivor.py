@@ -2,8 +2,8 @@
 
 The survivor is a process that shares the gateway's table of descriptors: the kernel closes them
 only once both are gone, so the connections outlive the gateway by the milliseconds that it takes to
-write the last words. It sleeps until then, and must not close any descriptor: it would be closed in
-the gateway, too.
+write the last words. Until then it sleeps, and must not close any descriptor: that would close it
+in the gateway, too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Marks:
 
 
 def start(marks: Marks) -> None:
-    """Start the survivor of this process, which must have one thread and no sockets as objects.
+    """Start the survivor of this process, which must have one thread and no socket objects.
 
     Where the kernel or the machine has no such call, there is none.
     """

@@ -16,7 +16,7 @@ from caovand.gateway.spares import SpareConnector
 
 CONNECT_S = 5.0
 IDLE_SHARE = 0.5
-"""The fraction of the server's limit for which a connection may be idle."""
+"""The fraction of the server's keep-alive limit that a connection may stay idle."""
 
 
 class Upstream:

@@ -32,7 +32,7 @@ from caovand.lab.core.bench import compare
 
 PROMPTS, CONCURRENCY, ROUNDS, TOKENS = (512, 4096), (1, 4), 5, 128
 MAX_SLOWER = 0.03
-"""Tolerated slowdown: a significant one may still be too small to justify an old release."""
+"""Tolerated slowdown: a significant one can still be too small to justify an old release."""
 TRIAL_PROMPTS = (
     "1, 2, 3, 4, 5, 6, 7, 8,",
     "The capital of France is",
@@ -83,14 +83,14 @@ def run(args: argparse.Namespace) -> int:
             rows, compare.differing_conditions(before.bench, after.bench)
         ):
             print(line)
-        print(f"{equal} of {len(after.answers)} fixed prompts were answered with the same text")
+        print(f"{equal} of {len(after.answers)} fixed prompts got the same answer")
         verdict = "is kept" if kept else f"is not kept, and {old.name} serves again: {outcome.why}"
         print(f"{tried.name} {verdict}")
     return Exit.DONE if kept else Exit.FAILED
 
 
 def why_slower(rows: list[compare.FigureChange]) -> str:
-    """Why an engine with these figures is rejected; empty if it is kept."""
+    """Why an engine with these results is rejected; empty if it is kept."""
     worst = max(
         (row for row in rows if row.verdict == "worse" and abs(row.change) > MAX_SLOWER),
         key=lambda row: abs(row.change),
@@ -117,7 +117,7 @@ def _find_engine(root: Path, name: str) -> places.InstalledEngine:
     except EngineError as error:
         if name in places.unfinished(root):
             raise
-        fix = f"install it first: sudo caovanctl engine install {name}"
+        fix = f"install that version first: sudo caovanctl engine install {name}"
         raise EngineError(error.problem.cannot, error.problem.fact, fix) from None
 
 
@@ -151,8 +151,8 @@ def _not_reloaded(
         status["reported"].get("version"),
     )
     if old is None or old.version != version or tried.version == version:
-        fact = "it is the one that serves"
-        raise EngineError(f"try {tried.name}", fact, "there is nothing to compare it with")
+        fact = "this engine is already serving"
+        raise EngineError(f"try {tried.name}", fact, "no other engine is there to compare with")
     return old
 
 
@@ -172,7 +172,7 @@ def _plannable(status: Mapping[str, Any], tried: places.InstalledEngine) -> None
         remedy = f'set it to "auto" or "{followed}", or name another folder with --root'
         raise EngineError(what, fact, remedy)
     if config.cluster.role != "off":
-        fact = "the nodes of a cluster must have the same engine"
+        fact = "all nodes of a cluster must have the same engine"
         raise EngineError(what, fact, "run `caovanctl engine use` on each node, then reload")
     if refusal := _refusal(_with(config, tried), status, source):
         raise EngineError(what, refusal, "nothing was stopped; change the configuration first")
@@ -191,7 +191,7 @@ def _refusal(config: Config, status: Mapping[str, Any], source: Path | None) -> 
     except CommandError as problem:
         return problem.message
     if planned.memory is not None and planned.memory.fits is False:
-        return planned.memory.shortage or planned.memory.reason or "it would not fit"
+        return planned.memory.shortage or planned.memory.reason or "its plan does not fit"
     return planned.refusal
 
 
@@ -225,13 +225,13 @@ def _switch(
 ) -> Iterator[_Outcome]:
     """The daemon serves with the tried engine during the context; afterwards with the old one if
     the trial failed."""
-    outcome = _Outcome(f"the trial of {tried.name} was cut short")
+    outcome = _Outcome(f"the trial of {tried.name} was interrupted")
     try:
         _serve_with(client, root, tried, f"try {tried.name}")
         outcome.why = ""
         yield outcome
     except BaseException as problem:
-        outcome.why = str(problem) or "it was interrupted"
+        outcome.why = str(problem) or "the trial was interrupted"
         raise
     finally:
         if outcome.why:

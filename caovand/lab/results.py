@@ -55,7 +55,7 @@ def paths(state: Path) -> list[Path]:
 
 def load(path: Path) -> dict[str, Any]:
     """Load a saved result; raises NoResult."""
-    remedy = "name a file that `caovanctl bench` wrote: it prints its path at the end"
+    remedy = "name a file that `caovanctl bench` wrote: bench prints the path at the end"
     try:
         document = json.loads(safe_files.read_text(path, MAX_BYTES))
     except OSError as problem:

@@ -48,7 +48,9 @@ class BadStatus(Unanswered):
 
 @dataclass(frozen=True)
 class StreamedAnswer:
-    """The result of a request: its text and why it ended; no `answered` if its client left."""
+    """The result of a request: its text and why it ended; no `answered` if its client
+    disconnected.
+    """
 
     text: str
     finish: str
@@ -150,7 +152,7 @@ class Streams:
         def read(answer: http.client.HTTPResponse, _sent: float) -> str:
             data = answer.read(MAX_LINE_BYTES)
             if answer.length:
-                raise Unanswered(f"{self._path}: an incomplete answer")
+                raise Unanswered(f"{self._path}: the answer is incomplete")
             return data.decode("utf-8", "replace")
 
         return self._request(self._body(prompt, tokens, stream=False, **more), read)
@@ -214,7 +216,7 @@ class Streams:
         at = time.monotonic()
         prompt_tokens = count_in(_event(data), "usage", "prompt_tokens")
         if answer.length or prompt_tokens is None:
-            raise Unanswered(f"{self._path}: an answer without the number of its tokens")
+            raise Unanswered(f"{self._path}: the answer has no token count")
         begun()
         return TimedAnswer(sent, (at,), prompt_tokens, 1)
 
@@ -253,7 +255,7 @@ class Streams:
                 prompt_tokens = count_in(event, "usage", "prompt_tokens")
                 tokens = count_in(event, "usage", "completion_tokens")
         if not pieces or prompt_tokens is None or not tokens:
-            raise Unanswered(f"{self._path}: the answer ended without its tokens and their number")
+            raise Unanswered(f"{self._path}: the answer ended without its tokens or their count")
         answered = TimedAnswer(sent, tuple(pieces), prompt_tokens, tokens)
         return StreamedAnswer("".join(texts), finish, answered)
 

@@ -1,1 +1,1 @@
-"""The web page's server: a process of its own that reads from the daemon and changes nothing."""
+"""The web page's server: a separate process that reads from the daemon and changes nothing."""

@@ -36,18 +36,18 @@ def body_of(document: Any) -> tuple[str, dict[str, Any]]:
         raise _bad("the body is not a JSON object", 'send {"prompt": "..."}')
     unknown = sorted(document.keys() - {"prompt", "max_tokens", "model"})
     if unknown:
-        raise _bad(f'"{unknown[0][:64]}" is unknown', "send prompt, max_tokens and model only")
+        raise _bad(f'unknown field "{unknown[0][:64]}"', "send only prompt, max_tokens and model")
     prompt, model = document.get("prompt"), document.get("model", "")
     tokens = document.get("max_tokens", DEFAULT_TOKENS)
     if not isinstance(prompt, str) or not prompt.strip():
-        raise _bad("prompt is not a text", "enter a prompt")
+        raise _bad("prompt is not a string", "enter a prompt")
     if len(prompt) > MAX_PROMPT:
         fact = f"the prompt has {len(prompt):,} characters, more than {MAX_PROMPT:,}"
         raise _bad(fact, "shorten it")
     if type(tokens) is not int or not 1 <= tokens <= MAX_TOKENS:
-        raise _bad("max_tokens is not a whole number in range", f"choose 1 to {MAX_TOKENS}")
+        raise _bad("max_tokens is not an integer in that range", f"choose 1 to {MAX_TOKENS}")
     if not isinstance(model, str):
-        raise _bad("model is not a text", "name a model of `caovanctl status`")
+        raise _bad("model is not a string", "name a model of `caovanctl status`")
     chat = {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens}
     return model, {**chat, "stream": True, "stream_options": {"include_usage": True}}
 
@@ -69,8 +69,8 @@ class Chats:
             fact = "the body is not application/json"
             raise Refusal(415, "try the model", fact, "send JSON")
         if self._under_way >= MAX_CONCURRENT:
-            fact = f"{MAX_CONCURRENT} answers are already under way"
-            raise Refusal(429, "try the model", fact, "wait until one has ended")
+            fact = f"{MAX_CONCURRENT} answers are already in progress"
+            raise Refusal(429, "try the model", fact, "wait until one ends")
         self._under_way += 1
         try:
             model, chat = body_of(await _json(request))
@@ -112,7 +112,7 @@ class Chats:
                 request.transport.abort()
         except (ClientError, OSError, asyncio.TimeoutError) as problem:
             refusal = _engine_refusal(
-                api_key.redact(target["key"], str(problem) or "it took too long")
+                api_key.redact(target["key"], str(problem) or "the answer took too long")
             )
             if not response.prepared:
                 raise refusal from None

@@ -1,4 +1,4 @@
-"""The page's static files, read once: a request names one of them or none."""
+"""The page's static files, read once: a request gets one of them or 404."""
 
 from __future__ import annotations
 

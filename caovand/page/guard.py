@@ -2,9 +2,9 @@
 
 Each connection carries one request, whose head and body must arrive within REQUEST_S. The whole
 exchange takes at most EXCHANGE_S unless its handler `streams`; such a handler is cancelled when the
-reader disconnects. If all seats are taken, the oldest connection gives way that has not sent a
-complete request, or whose sender has not presented the token. So strangers lock nobody out, whether
-they send too little or read nothing.
+reader disconnects. If all seats are taken, the server closes the oldest connection that has not
+sent a complete request, or whose sender has not presented the token. So strangers cannot lock
+readers out, whether they send too little or do not read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GET /api/live: server-sent events, no faster than the reader takes them."""
+"""GET /api/live: server-sent events, no faster than the reader reads them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from caovand.page.feed import Feeds
 from caovand.page.refusal import Refusal
 
 MAX_READERS = 64
-UNREAD_BYTES = 16 << 10  # in the connection's buffer, above which a reader is sent nothing new
+UNREAD_BYTES = 16 << 10  # in the connection's buffer: above it, a reader gets nothing new
 POLL_S = 0.25
 STUCK_S = 30.0
 

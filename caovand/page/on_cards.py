@@ -12,9 +12,9 @@ from caovand.core.figures.memory import cards_with_foreign_pids
 def on_cards(status: Mapping[str, Any], model: str) -> list[dict[str, Any]]:
     """One entry per process and card, largest memory first; `own` marks the model's engine.
 
-    Only names are shown: a command line may contain a key, and reading it may hang together with
-    its process. If the driver's pids are from another namespace, no process has a name. `own` is
-    None there, and wherever the engine's processes cannot be distinguished.
+    Only names are shown: a command line can contain a key, and reading it can hang if its process
+    hangs. If the driver's pids are from another namespace, no process has a name. `own` is None
+    there, and wherever the engine's processes cannot be distinguished.
     """
     every = [{**status, **slot} for slot in status["slots"]]
     seen = next((slot for slot in every if slot["name"] == model), status)

@@ -57,7 +57,9 @@ class Page:
         self._daemon, self._access, self._files = daemon, access, own
         self._feeds = Feeds(daemon, live.MAX_READERS, names=access.requires_token)
         self._tries = Chats(daemon)
-        self._faults = Faults("open /", "a fault in caovan", lambda _, *refused: _problem(*refused))
+        self._faults = Faults(
+            "open /", "this is a bug in caovan", lambda _, *refused: _problem(*refused)
+        )
         self.guard: Guard | None = None
         self.app = web.Application(middlewares=[self._rules], client_max_size=BODY_BYTES)
         self.app.on_response_prepare.append(self._add_headers)
@@ -73,7 +75,7 @@ class Page:
             web.post("/api/try", self._try),
         ])  # fmt: skip
 
-    # -- what holds for every request -------------------------------------------------------
+    # -- every request ------------------------------------------------------------------------
 
     @web.middleware
     async def _rules(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -98,8 +100,8 @@ class Page:
         if request.method == "POST":
             origin, host = request.headers.get("Origin"), request.headers.get("Host", "")
             if not access.is_own(origin, host):
-                fact = "another site's page sent it"
-                raise Refusal(403, "take this request", fact, "send it from caovan's own page")
+                fact = "a page of another site sent it"
+                raise Refusal(403, "accept this request", fact, "send it from caovan's own page")
         known = self._is_admitted(request)
         # Another scheme is for a proxy in front of the page: browsers send it along.
         if not known and request.headers.get("Authorization", "").lower().startswith("bearer"):
@@ -108,7 +110,7 @@ class Page:
             raise Refusal(401, "answer", "the token is missing or wrong", "log in at /")
         if not known and (request.content_length or 0) > LOGIN_BYTES:
             fact = f"its body has more than {LOGIN_BYTES:,} bytes"
-            raise Refusal(413, "take this request", fact, "log in first")
+            raise Refusal(413, "accept this request", fact, "log in first")
         await request.read()
         if self.guard is not None:
             self.guard.asked(request.transport, known=known)
@@ -142,7 +144,7 @@ class Page:
     async def _static(self, request: web.Request) -> web.Response:
         file = self._files.get(request.match_info["name"])
         if file is None:
-            raise Refusal(404, "answer", "there is no such file", "open /")
+            raise Refusal(404, "answer", "no such file", "open /")
         headers = {"Cache-Control": "no-cache", "ETag": f'"{file.tag}"'}
         if request.headers.get("If-None-Match") == f'"{file.tag}"':
             return web.Response(status=304, headers=headers)
@@ -159,8 +161,8 @@ class Page:
             answer.set_cookie(COOKIE, self._access.cookie, httponly=True, samesite="Strict")
             return answer
         await self._delay_wrong_token(request)
-        fact = "this is not the token"
-        remedy = "enter the one in [page] token_file"
+        fact = "the token is wrong"
+        remedy = "enter the token in [page] token_file"
         return self._login_page(Problem("log in", fact, remedy), 403)
 
     def _login_page(self, problem: Problem | None, status: int) -> web.Response:
@@ -169,7 +171,7 @@ class Page:
         answer.headers["Referrer-Policy"] = "same-origin"
         return answer
 
-    # -- what the daemon knows --------------------------------------------------------------
+    # -- data from the daemon -----------------------------------------------------------------
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         self._streams(request)

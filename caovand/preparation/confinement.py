@@ -1,4 +1,4 @@
-"""Paths that an engine may read and write: all that its user may, except caovan's."""
+"""Paths that an engine may read and write: all that its user can, except caovan's."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _variable_folders(
 ) -> Iterator[str]:
     """Folders named by variables: the engine's `own`, its libraries', and caches in `chosen`.
 
-    Variables set in the configuration are chosen, because they are for the engine alone.
+    Only variables set in the configuration count, because those are for the engine alone.
     """
     for name, value in env.items():
         cache = CACHES.search(name) and (LIBRARIES.match(name) or name in chosen)

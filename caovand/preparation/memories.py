@@ -76,11 +76,11 @@ def take_over(state: Path) -> Iterator[str]:
                 state_file.move(former, target)
         except OSError as problem:
             fact = f"cannot move {former} to {current}: {problem.strerror}"
-            yield f"{fact}; it stays in use where it is"
+            yield f"{fact}; the old path stays in use"
         else:
             moved.append(file)
     if moved:
-        yield f"moved {', '.join(moved)} of an earlier version from {state} to {current}"
+        yield f"moved {', '.join(moved)}, written by an earlier version, from {state} to {current}"
 
 
 def ledgers(state: Path, name: str) -> tuple[Path, ...]:
@@ -119,5 +119,9 @@ def checks(healing: Healing) -> Mapping[str, Callable[[Any], bool]]:
 def set_aside(state: Path, healing: Healing) -> Iterator[str]:
     """Rename files that this version cannot use; yield a message for each."""
     for text in state_file.set_aside(state, checks(healing)):
-        lost = "; processes of an engine before, if any, are not known" if PROCESSES in text else ""
+        lost = (
+            "; processes left by an earlier engine, if any, are unknown"
+            if PROCESSES in text
+            else ""
+        )
         yield text + lost

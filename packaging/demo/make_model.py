@@ -5,8 +5,8 @@
 
 Run by an engine's Python (it needs torch, tokenizers, safetensors). The models have the shapes and
 the tensor names of the real families, so vLLM takes the same paths for them; the same kind is the
-same bytes every time. OUT appears whole or not at all, and a folder that holds anything else is
-never replaced.
+same bytes every time. OUT appears whole or not at all, and a folder with other contents is never
+replaced.
 
     demo          hybrid_copy with words: it answers one sentence, and its drafts are accepted
     dense         Qwen3: two attention layers, random weights
@@ -372,7 +372,7 @@ def stamp(kind: str) -> dict[str, Any]:
 
 
 def is_made(kind: str, folder: Path) -> bool:
-    """Whether the folder is this model already; SystemExit if it is not ours to replace."""
+    """Whether the folder already contains this model; SystemExit if it contains something else."""
     if not folder.exists():
         return False
     try:
@@ -381,10 +381,10 @@ def is_made(kind: str, folder: Path) -> bool:
         found = {}
     if found.get("kind") == kind:  # of an older recipe: ours to replace
         return bool(found == stamp(kind))
-    holds = f"a {found['kind']} model" if "kind" in found else "none of ours"
+    holds = f"a {found['kind']} model" if "kind" in found else "something else"
     raise SystemExit(
-        f"cannot make a {kind} model in {folder}: the folder is there and it is {holds}; "
-        "remove it, or choose another"
+        f"cannot make a {kind} model in {folder}: the folder exists and contains {holds}; remove "
+        "it, or choose another"
     )
 
 
@@ -401,7 +401,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
+    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to create")
     parser.add_argument(
         "--kind", choices=sorted(KINDS), default="demo", help="default: %(default)s"
     )
@@ -409,7 +409,7 @@ def main(argv: list[str]) -> int:
     out = args.out.absolute()
     if is_made(args.kind, out):
         os.utime(out)  # make compares it with this file
-        print(f"{out} is there already")
+        print(f"{out} exists already")
         return 0
     out.parent.mkdir(parents=True, exist_ok=True)
     temp = out.with_name(f".{out.name}.{os.getpid()}.new")

@@ -107,7 +107,7 @@ def index_files(
     except (OSError, ValueError, KeyError) as error:
         raise EngineError(
             "resolve the lock",
-            f"{index} did not list {name}: {error}",
+            f"{index} does not list {name}: {error}",
             "check the network, or give --json-index",
         ) from error
     return [
@@ -201,7 +201,7 @@ def resolve(source: str, *, find_links: Path | None, index: str, say: Callable[[
     if glibc is None:
         raise EngineError(
             "resolve the lock",
-            f'platform "{head["platform"]}" names no glibc',
+            f'platform "{head["platform"]}" does not name a glibc version',
             "use x86_64-manylinux_2_N",
         )
     pins = []
@@ -224,7 +224,7 @@ def resolve(source: str, *, find_links: Path | None, index: str, say: Callable[[
         if not good:
             raise EngineError(
                 "resolve the lock",
-                f"{requirement} has no wheel that fits",
+                f"{requirement} has no compatible wheel",
                 "pin another version in the source",
             )
         largest = max(good, key=lambda file: file.size_bytes)
@@ -244,7 +244,7 @@ def resolve(source: str, *, find_links: Path | None, index: str, say: Callable[[
     if facts := "; ".join(find_shared_files(owners)):
         raise EngineError(
             "resolve the lock",
-            f"{facts}: which of them would lie there is chance",
+            f"{facts}: which copy gets installed is random",
             "pin other versions in the source",
         )
     text = render(source, sorted(pins, key=lambda pin: canonical(pin.name)))
@@ -270,7 +270,10 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("source", type=Path, metavar="FILE.in")
     parser.add_argument(
-        "--find-links", type=Path, metavar="DIR", help="a folder of wheels to resolve from too"
+        "--find-links",
+        type=Path,
+        metavar="DIR",
+        help="an additional folder of wheels to resolve from",
     )
     parser.add_argument(
         "--json-index",

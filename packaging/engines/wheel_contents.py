@@ -1,6 +1,6 @@
-"""What is in a wheel, without downloading it: a zip has its list of contents at its end.
+"""List a wheel's contents without downloading it: a zip file keeps its directory at the end.
 
-An index that serves parts of files (HTTP ranges, as PyPI does) is asked for that part alone.
+From an index that supports HTTP ranges, as PyPI does, only that part is requested.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Remote(io.RawIOBase):
         try:
             with urllib.request.urlopen(asked, timeout=60) as answer:
                 if answer.status != HTTPStatus.PARTIAL_CONTENT:
-                    raise OSError("the server sends whole files only")
+                    raise OSError("the server does not support range requests")
                 data = answer.read()
         except OSError as error:
             raise _unreadable(self._url, error) from error
@@ -83,5 +83,5 @@ def installed(url: str, size_bytes: int) -> dict[str, str]:
 
 
 def _unreadable(url: str, error: Exception) -> EngineError:
-    remedy = "check the network, or have the wheel in a folder: --find-links DIR"
-    return EngineError(f"look into {url}", str(error), remedy)
+    remedy = "check the network, or put the wheel into a folder: --find-links DIR"
+    return EngineError(f"read the contents of {url}", str(error), remedy)

@@ -122,7 +122,7 @@ class DecodeAttention:
         if not fitting:
             raise ValueError(
                 f"one sequence of {heads} heads takes {min(sizes) >> 20} MiB of scratch memory, "
-                f"more than the {MAX_SCRATCH >> 20} MiB that attention takes of a card"
+                f"more than the {MAX_SCRATCH >> 20} MiB that attention may use on a card"
             )
         self.workspace = workspace(device, max(fitting))
 

@@ -107,27 +107,30 @@ def refusal(facts: Facts) -> str | None:
         return card
     if facts.dtype != "float16" or facts.conv_dtype != "float16":
         return (
-            f"activations are {facts.dtype} and the conv state {facts.conv_dtype}, "
-            "but the kernels take float16; use --dtype half"
+            f"activations are {facts.dtype} and the conv state {facts.conv_dtype}, but the "
+            "kernels accept only float16; use --dtype half"
         )
     if facts.state_dtype != "float32":
         return (
-            f"the recurrent state is {facts.state_dtype}, but the kernels keep float32; "
-            "use --mamba-ssm-cache-dtype float32"
+            f"the recurrent state is {facts.state_dtype}, but the kernels store float32; use "
+            "--mamba-ssm-cache-dtype float32"
         )
     if facts.head_k_dim != facts.head_v_dim or facts.head_k_dim not in (64, 128):
         return (
-            f"head sizes are {facts.head_k_dim} and {facts.head_v_dim}, "
-            "but the kernels have 64 and 128"
+            f"head sizes are {facts.head_k_dim} and {facts.head_v_dim}, but the kernels support "
+            "64 and 128"
         )
     if facts.k_heads < 1 or facts.v_heads % facts.k_heads:
-        return f"{facts.v_heads} value heads do not divide among {facts.k_heads} key heads"
+        return f"{facts.v_heads} value heads are not a multiple of {facts.k_heads} key heads"
     if facts.conv_width != 4:
-        return f"the convolution is {facts.conv_width} wide, but the kernels have 4"
+        return f"the convolution is {facts.conv_width} wide, but the kernels support only 4"
     if facts.activation not in ("silu", "swish"):
-        return f"the activation is {facts.activation}, but the kernels have silu"
+        return f"the activation is {facts.activation}, but the kernels support only silu"
     if facts.spec_tokens > MAX_SPEC_TOKENS:
-        return f"{facts.spec_tokens} draft tokens a step, but the kernels take {MAX_SPEC_TOKENS}"
+        return (
+            f"{facts.spec_tokens} draft tokens per step, but the kernels support at most "
+            f"{MAX_SPEC_TOKENS}"
+        )
     if facts.overlapped_batches:
         return (
             "micro-batches overlap on their own streams (--enable-dbo, --ubatch-size), "
@@ -174,17 +177,19 @@ def attention_refusal(facts: AttentionFacts) -> str | None:
     if card:
         return card
     if facts.kind != "decoder":
-        return f"the layer is of the kind {facts.kind}, but the kernels are for decoders"
+        return f"the layer has the kind {facts.kind}, but the kernels are for decoders"
     if facts.features:
-        return f"the layer has {' and '.join(facts.features)}, which the kernels have not"
+        return f"the layer has {' and '.join(facts.features)}, which the kernels do not support"
     if facts.head_dim not in (128, 256):
-        return f"head sizes are {facts.head_dim}, but the attention kernels have 128 and 256"
+        return f"head sizes are {facts.head_dim}, but the attention kernels support 128 and 256"
     if facts.kv_heads < 1 or facts.heads % facts.kv_heads:
-        return f"{facts.heads} query heads do not divide among {facts.kv_heads} KV heads"
+        return f"{facts.heads} query heads are not a multiple of {facts.kv_heads} KV heads"
     if facts.cache not in CACHES:
         return f"the cache is {facts.cache}, but the kernels read {', '.join(CACHES)}"
     if facts.dtype != "float16":
-        return f"activations are {facts.dtype}, but the kernels take float16; use --dtype half"
+        return (
+            f"activations are {facts.dtype}, but the kernels accept only float16; use --dtype half"
+        )
     if facts.overlapped_batches:
         return "micro-batches overlap on their own streams, and would share scratch memory"
     if facts.context_parallel:
@@ -192,7 +197,7 @@ def attention_refusal(facts: AttentionFacts) -> str | None:
     if facts.batch_invariant:
         return "VLLM_BATCH_INVARIANT is set, and the kernels split by the size of a batch"
     if facts.sleeps:
-        return "--enable-sleep-mode discards memory that the kernels keep"
+        return "--enable-sleep-mode discards memory that the kernels rely on"
     return None
 
 

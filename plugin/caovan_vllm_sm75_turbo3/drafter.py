@@ -63,7 +63,7 @@ def offer() -> str | None:
     for name, known in (("load_weights", LOAD), ("compute_logits", LOGITS)):
         taken = tuple(inspect.signature(getattr(model, name, lambda: None)).parameters)
         if taken != known:
-            return f"Qwen3_5MTP.{name} takes {taken}, but this plugin expects {known}"
+            return f"Qwen3_5MTP.{name} accepts {taken}, but this plugin expects {known}"
     model.__init__ = _init(model.__init__)
     model.load_weights = _load_weights(model.load_weights)
     model.compute_logits = _compute_logits(model.compute_logits)

@@ -158,6 +158,6 @@ class Sm75LMHead(ParallelLMHead):
     def tie_weights(self, embed_tokens):
         if isinstance(self.quant_method, Int8LmHeadMethod):
             self.quant_method = self.quant_method.in_tree
-            reason = "its weights are the embedding's as well"
+            reason = "its weights are shared with the embedding"
             logger.warning_once("caovan: the lm_head stays in 16 bits: %s", reason)
         return super().tie_weights(embed_tokens)

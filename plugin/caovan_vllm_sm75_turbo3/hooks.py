@@ -94,17 +94,17 @@ def interface_refusal(hook: Hook, module: ModuleType) -> str | None:
         return f"{hook.module} has no {hook.layer if layer is None else hook.prefill}"
     core = tuple(inspect.signature(getattr(layer, "_forward_core", lambda: None)).parameters)
     if core != CORE:
-        return f"{hook.layer}._forward_core takes {core}, but this plugin expects {CORE}"
+        return f"{hook.layer}._forward_core accepts {core}, but this plugin expects {CORE}"
     warm_up = tuple(
         inspect.signature(getattr(layer, "_warmup_prefill_kernels", lambda: None)).parameters
     )
     if warm_up != WARM_UP:
         name = f"{hook.layer}._warmup_prefill_kernels"
-        return f"{name} takes {warm_up}, but this plugin expects {WARM_UP}"
+        return f"{name} accepts {warm_up}, but this plugin expects {WARM_UP}"
     parameters = inspect.signature(prefill.forward_native).parameters
     missing = [name for name in PREFILL if name not in parameters]
     if missing:
-        return f"{hook.prefill}.forward_native does not take {', '.join(missing)}"
+        return f"{hook.prefill}.forward_native does not accept {', '.join(missing)}"
     for name in (
         "causal_conv1d_fn",
         "is_conv_state_dim_first",

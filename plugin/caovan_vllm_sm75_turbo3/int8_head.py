@@ -32,7 +32,7 @@ def refusal() -> str | None:
     ):
         taken = tuple(inspect.signature(getattr(owner, name, lambda: None)).parameters)
         if taken != known:
-            return f"{owner.__name__}.{name} takes {taken}, but this plugin expects {known}"
+            return f"{owner.__name__}.{name} accepts {taken}, but this plugin expects {known}"
     if "lm_head.quant_method.apply(" not in inspect.getsource(logits_processor.LogitsProcessor):
         return "LogitsProcessor does not multiply by lm_head.quant_method.apply"
     return None

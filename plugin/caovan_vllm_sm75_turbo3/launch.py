@@ -41,7 +41,7 @@ def _expect(name: str, tensor: Tensor, dtype: torch.dtype, *inner: int) -> None:
     ):  # the usual case; this runs once per layer and step, so microseconds count
         return
     if tensor.dtype is not dtype:
-        raise ValueError(f"cannot use {name} of {tensor.dtype}: the kernel takes {dtype}")
+        raise ValueError(f"cannot use {name} of {tensor.dtype}: the kernel expects {dtype}")
     packed, stride = tensor.shape[-len(inner) :] == inner, 1
     for axis, size in enumerate(reversed(inner), 1):
         packed = packed and (size == 1 or tensor.stride(-axis) == stride)
@@ -57,7 +57,9 @@ def _expect_rows(rows: int, **tensors: Tensor | None) -> None:
     """Check that every tensor has at least `rows` rows, which the kernels read."""
     for name, x in tensors.items():
         if x is not None and x.shape[0] < rows:
-            raise ValueError(f"cannot use {name} of shape {tuple(x.shape)}: {rows} rows are read")
+            raise ValueError(
+                f"cannot use {name} of shape {tuple(x.shape)}: the kernel reads {rows} rows"
+            )
 
 
 def _expect_ints(rows: int, **tensors: Tensor | None) -> None:
@@ -69,7 +71,7 @@ def _expect_ints(rows: int, **tensors: Tensor | None) -> None:
         if x is None:
             continue
         if x.dtype is not torch.int32:
-            raise ValueError(f"cannot use {name} of {x.dtype}: the kernel takes int32")
+            raise ValueError(f"cannot use {name} of {x.dtype}: the kernel expects int32")
         if x.stride(-1) != 1 and (x.dim() > 1 or name != "slots"):
             raise ValueError(f"cannot use {name} of strides {x.stride()}: rows must be contiguous")
     _expect_rows(rows, **tensors)
@@ -115,7 +117,7 @@ def check_caches(
     if conv_state.dtype is not torch.float16 or conv_state.shape[:-1] != (slots, channels):
         raise ValueError(
             f"cannot use a conv state of {conv_state.dtype}, shape {tuple(conv_state.shape)}: "
-            f"the kernel takes float16 [{slots}, {channels}, columns]"
+            f"the kernel expects float16 [{slots}, {channels}, columns]"
         )
     _expect_columns(conv_state, columns)
     if conv_state.data_ptr() % 8 or (
@@ -178,7 +180,7 @@ def prefill_args(call: PrefillCall) -> PrefillArgs:
     if call.slots is None:
         _expect_rows(sequences, initial_state=call.initial_state, final_state=call.final_state)
     elif call.slots.dtype is not torch.int32:
-        raise ValueError(f"cannot use slots of {call.slots.dtype}: the kernel takes int32")
+        raise ValueError(f"cannot use slots of {call.slots.dtype}: the kernel expects int32")
     _expect_rows(sequences, slots=call.slots, has_initial_state=call.has_initial_state)
     if call.has_initial_state is not None:
         _expect(
@@ -294,7 +296,7 @@ def decode(call: DecodeCall) -> None:
         _expect_ints(call.sequences + 1, cu_seqlens=call.cu_seqlens)
     elif tokens < call.sequences:
         raise ValueError(
-            f"cannot take {call.sequences} sequences of a token each from {tokens} tokens"
+            f"cannot split {tokens} tokens into {call.sequences} sequences of one token each"
         )
     _expect_ints(2 * call.sequences * k_heads, counters=call.counters)
     args = DecodeArgs(

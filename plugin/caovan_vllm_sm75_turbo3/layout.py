@@ -85,7 +85,7 @@ def source_refusal() -> str | None:
     forward = find_definition(tree, "TritonAttentionImpl.forward")
     names = tuple(a.arg for a in forward.args.args) if isinstance(forward, ast.FunctionDef) else ()
     if names != FORWARD:
-        return f"TritonAttentionImpl.forward takes {names}, but this plugin expects {FORWARD}"
+        return f"TritonAttentionImpl.forward accepts {names}, but this plugin expects {FORWARD}"
     missing = sorted(METADATA - attributes(find_definition(tree, "TritonAttentionMetadata")))
     return f"TritonAttentionMetadata has no {', '.join(missing)}" if missing else None
 

@@ -101,7 +101,7 @@ def logits(x: Tensor, weight: Tensor, scale: Tensor, out: Tensor) -> None:
         if tensor.dtype is not dtype or tensor.shape != shape or tensor.stride(-1) != 1:
             raise ValueError(
                 f"cannot use {name} of {tensor.dtype}, shape {tuple(tensor.shape)}, strides "
-                f"{tensor.stride()}: the kernel takes {dtype} {list(shape)}, rows contiguous"
+                f"{tensor.stride()}: the kernel expects {dtype} {list(shape)}, rows contiguous"
             )
     args = library.LmHeadArgs(
         struct_size=library.ctypes.sizeof(library.LmHeadArgs),

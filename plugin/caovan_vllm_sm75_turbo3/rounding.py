@@ -59,19 +59,19 @@ def lm_head_refusal(facts: LmHeadFacts) -> str | None:
     if facts.method not in PLAIN_METHODS:
         return f"its weights are quantised already ({facts.method})"
     if facts.tied:
-        return "its weights are the embedding's as well, which is looked up in 16 bits"
+        return "its weights are shared with the embedding, which is looked up in 16 bits"
     if facts.dtype != "float16" or facts.head_dtype != "float16":
         return (
-            f"activations are {facts.dtype} and logits {facts.head_dtype}, "
-            "but the kernel takes float16; use --dtype half"
+            f"activations are {facts.dtype} and logits {facts.head_dtype}, but the kernel "
+            "accepts only float16; use --dtype half"
         )
     if facts.vocabulary < MIN_ROWS or facts.hidden % MULTIPLE:
         return (
-            f"it has {facts.vocabulary} rows of {facts.hidden}, "
-            f"but the kernel takes {MIN_ROWS} or more, of a multiple of {MULTIPLE}"
+            f"it has {facts.vocabulary} rows of {facts.hidden}, but the kernel needs at least "
+            f"{MIN_ROWS} rows, of a multiple of {MULTIPLE}"
         )
     if facts.adapters:
-        return "LoRA adapters may change it (--enable-lora)"
+        return "LoRA adapters can change it (--enable-lora)"
     if facts.draft_copy:
         return f"drafts have a copy of it in {facts.draft_copy} (draft_lm_head_quantization)"
     if facts.batch_invariant:

@@ -72,9 +72,9 @@ def refusal() -> str | None:
     if installed is None:
         return "vLLM is not installed"
     if installed >= RIGHT_BY_ITSELF:
-        return "this vLLM keeps right states itself"
+        return "this vLLM keeps the states correct itself"
     if not is_fixed_release():
-        return f"vLLM {'.'.join(map(str, installed))} is unknown here, the fix is for 0.21"
+        return f"vLLM {'.'.join(map(str, installed))} is not supported here, the fix is for 0.21"
     for (module, name), known in SOURCES.items():
         try:
             source = inspect.getsource(resolve(module, name))

@@ -82,13 +82,18 @@ def is_killed(task: dict[str, Any], rank: int, place: str, tell: Callable[..., N
     ("work", "verdict", "by", "text"),
     [
         (right, "right", "", ""),
-        (without_own, "right", "", "the engine's own could not be checked: ImportError: vllm"),
+        (
+            without_own,
+            "right",
+            "",
+            "the engine's own all-reduce could not be checked: ImportError: vllm",
+        ),
         (wrong, "wrong", "NCCL", "3 of 1536 sums of float16 x 512 on rank 1"),
         (hangs, "hung", "NCCL", "no answer to float16 x 512"),
         (never_ready, "unclear", "", "not ready in time"),
         (fails, "unclear", "", "rank 1: RuntimeError: out of memory"),
-        (dies, "unclear", "", "rank 1 ended early (exit status 3): free(): invalid pointer"),
-        (is_killed, "unclear", "", "rank 0 ended early (killed by signal 9)"),
+        (dies, "unclear", "", "rank 1 exited early (exit status 3): free(): invalid pointer"),
+        (is_killed, "unclear", "", "rank 0 exited early (killed by signal 9)"),
     ],
 )
 def test_every_end_of_the_ranks_is_a_verdict_and_leaves_no_process(
@@ -144,7 +149,7 @@ def test_one_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
     python = fake_python(tmp_path, "import time; time.sleep(600)")
     assert (
         all_reduce.finish(all_reduce.start(python, TASK, dict(os.environ))).text
-        == "the check did not end"
+        == "the check did not finish"
     )
 
 

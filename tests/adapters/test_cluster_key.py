@@ -60,14 +60,14 @@ def test_the_group_may_read_it(tmp_path: Path) -> None:
 
 def test_a_key_that_is_there_is_never_overwritten(key: Path) -> None:
     before = key.read_bytes()
-    with pytest.raises(BadKey, match="it exists already; use it, or remove it first"):
+    with pytest.raises(BadKey, match="the file exists already; use it, or remove it first"):
         cluster_key.make(key, ABSENT)
     assert key.read_bytes() == before
 
 
 def test_no_key_is_made_where_others_could_replace_it(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(BadKey, match="can be changed by everybody; choose a folder"):
+    with pytest.raises(BadKey, match="can be changed by every user; choose a folder"):
         cluster_key.make(tmp_path / "folder/key", ABSENT)
     assert list(tmp_path.iterdir()) == []
 
@@ -105,15 +105,19 @@ def broken_text(key: Path) -> None:
 
 
 BAD: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    "missing": (Path.unlink, "there is no such file", "`sudo caovanctl cluster init` on the head"),
+    "missing": (
+        Path.unlink,
+        "the file does not exist",
+        "`sudo caovanctl cluster init` on the head",
+    ),
     "for others": (lambda key: key.chmod(0o644), "every user of this machine", "chmod 640"),
-    "for others to write": (lambda key: key.chmod(0o642), "changed by everybody", "chmod 640"),
-    "link": (writable_link, "open can be changed by everybody", "only root can change"),
+    "for others to write": (lambda key: key.chmod(0o642), "changed by every user", "chmod 640"),
+    "link": (writable_link, "open can be changed by every user", "only root can change"),
     "folder": (lambda key: (key.unlink(), key.mkdir()), "Is a directory", "into a file"),
     "fifo": (lambda key: (key.unlink(), os.mkfifo(key, 0o640)), "not a file", "into a file"),
     "large": (lambda key: key.write_text("#" * 9999), "larger than 4 KiB", "into a file"),
     "no text": (broken_text, "not UTF-8", "copy it from the head again"),
-    "empty": (lambda key: key.write_text(""), "no key in it", "copy the file from the head again"),
+    "empty": (lambda key: key.write_text(""), "no key", "copy the file from the head again"),
 }
 
 

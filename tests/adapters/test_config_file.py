@@ -87,7 +87,7 @@ def test_a_file_that_is_closed_to_this_user_has_a_remedy(
 
     monkeypatch.setattr(config_file.safe_files, "read", closed)
     assert refused(tmp_path / "a.toml").endswith(
-        "a.toml: Permission denied; run this as a user who may read it, or correct its permissions"
+        "a.toml: Permission denied; run this as a user who can read it, or correct its permissions"
     )
 
 
@@ -158,7 +158,7 @@ def test_a_file_of_root_is_also_given_to_the_service_which_could_not_read_it(
 
 
 def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="it has 9 characters, fewer than 16; make one with"):
+    with pytest.raises(ConfigError, match="it has 9 characters, fewer than 16; generate one with"):
         secret_file.read(str(written(tmp_path / "token", "password1")), secret_file.TOKEN_FILE)
 
 

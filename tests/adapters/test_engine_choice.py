@@ -63,7 +63,7 @@ def test_the_ladder_is_that_of_the_models_engine(tmp_path: Path) -> None:
 def test_a_daemon_keeps_to_the_kind_it_began_with() -> None:
     check_kind(config("x.cat"), PURRING)
     with pytest.raises(
-        StartObstacle, match=r"x\.cat is for Tabby, and this daemon began with vLLM; r"
+        StartObstacle, match=r"x\.cat is for Tabby, but this daemon started with vLLM; r"
     ):
         check_kind(config("x.cat"), registry.engine_of("vllm"))
 

@@ -207,7 +207,7 @@ def test_one_that_cannot_be_built_is_named_and_the_rest_is_there(
     (engine.path / "broken").write_text("")
     fact = (
         r"cannot build the kernels of vllm-0.21.0-cuda: attention-256-fp8: "
-        r"ptxas fatal error: a register is missing; sudo caovanctl engine build-kernels tries"
+        r"ptxas fatal error: a register is missing; retry with: sudo caovanctl engine build-kernels"
     )
     with pytest.raises(EngineError, match=fact):
         built(engine)

@@ -100,7 +100,7 @@ def test_the_recommended_engines_are_shipped() -> None:
 
 
 def test_an_unknown_version_says_what_there_is() -> None:
-    with pytest.raises(EngineError, match=r"no lock file cuda-0\.1\.txt; there are: cpu-0\.32\.0"):
+    with pytest.raises(EngineError, match=r"no lock file cuda-0\.1\.txt; available: cpu-0\.32\.0"):
         lock.load("cuda", "0.1")
 
 
@@ -159,10 +159,10 @@ def test_an_installation_without_locks_names_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CAOVAN_LOCKS", str(tmp_path / "none"))
-    with pytest.raises(EngineError, match="there is no lock file cpu-9") as refused:
+    with pytest.raises(EngineError, match="no lock file cpu-9") as refused:
         lock.load("cpu", "9")
     assert "set CAOVAN_LOCKS" in refused.value.problem.remedy
     monkeypatch.setenv("CAOVAN_LOCKS", str(SHIPPED))
-    with pytest.raises(EngineError, match="there is no lock file cpu-9") as refused:
+    with pytest.raises(EngineError, match="no lock file cpu-9") as refused:
         lock.load("cpu", "9")
-    assert refused.value.problem.remedy.startswith("there are: cpu-0.32.0, ")
+    assert refused.value.problem.remedy.startswith("available: cpu-0.32.0, ")

@@ -282,9 +282,9 @@ def test_a_completion_asks_for_work_that_cannot_end_early(serve: Serve) -> None:
     ("status", "body", "words"),
     [
         ("500 Internal Server Error", b"EngineDeadError", "HTTP 500: EngineDeadError"),
-        ("200 OK", b"{}", "an answer without usage"),
-        ("200 OK", b'{"usage": null}', "an answer without usage"),
-        ("200 OK", b"not json", "an answer without usage: not json"),
+        ("200 OK", b"{}", "the answer has no usage"),
+        ("200 OK", b'{"usage": null}', "the answer has no usage"),
+        ("200 OK", b"not json", "the answer has no usage: not json"),
     ],
 )
 def test_a_completion_that_is_none(serve: Serve, status: str, body: bytes, words: str) -> None:

@@ -123,9 +123,8 @@ def test_a_start_is_refused_with_the_place_and_the_command(
         model_access.check(card, {})
     home = place.parent
     assert str(caught.value) == (
-        f"cannot read {place}: engines run as caovan-engine, who may not enter {home};"
-        f" run `sudo setfacl -m u:caovan-engine:x {home}`, or allow everybody:"
-        f" `sudo chmod o+x {home}`"
+        f"cannot read {place}: engines run as caovan-engine, who cannot enter {home}; run `sudo "
+        f"setfacl -m u:caovan-engine:x {home}`, or allow every user: `sudo chmod o+x {home}`"
     )
 
 

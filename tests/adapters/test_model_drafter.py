@@ -99,6 +99,6 @@ def test_the_key_names_it_for_vllm_alone(tmp_path: Path) -> None:
     )
     other = parse({"model": model, "engine": {"kind": "sglang"}})
     with pytest.raises(
-        ModelProblem, match=r"\[model\] drafter is for vLLM, and SGLang is to serve"
+        ModelProblem, match=r"\[model\] drafter is for vLLM, but the engine is SGLang"
     ):
         configured.read_model(other, {})

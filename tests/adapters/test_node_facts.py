@@ -198,8 +198,8 @@ def test_an_address_that_no_interface_has_is_refused(
 ) -> None:
     monkeypatch.setattr(interfaces, "addresses", list)
     assert problem_of(tmp_path) == (
-        "cannot find the interface towards the head 127.0.0.1: none has 127.0.0.1, which the route"
-        " to it uses; set [cluster] interface"
+        "cannot find the interface that reaches the head 127.0.0.1: no interface has "
+        "127.0.0.1, which the route to the head uses; set [cluster] interface"
     )
 
 

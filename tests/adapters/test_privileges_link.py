@@ -52,7 +52,7 @@ def stub() -> Iterator[Stub]:
 
 
 def test_one_that_does_not_answer_is_given_up_after_one_wait(stub: Stub) -> None:
-    with pytest.raises(SpawnerEnded, match=r"^the spawner of engines did not answer for 0.01 s$"):
+    with pytest.raises(SpawnerEnded, match=r"^the engine spawner did not answer for 0.01 s$"):
         stub.link.ask(START, [])
     assert stub.asked() == START
     assert stub.theirs.recv(1000) == b"", "it learns that nobody waits any more"
@@ -94,15 +94,15 @@ def test_a_program_that_nobody_can_watch_is_killed_and_reaped(stub: Stub) -> Non
 
 
 def test_what_the_spawner_refuses_and_its_end_are_errors(stub: Stub) -> None:
-    stub.answer(refused="it requests nothing that the spawner does")
-    with pytest.raises(OSError, match="the spawner refuses: it requests nothing"):
+    stub.answer(refused="the spawner has no such operation")
+    with pytest.raises(OSError, match="the engine spawner refuses: the spawner has no such"):
         stub.link.ask(SIGNAL, [])
     stub.answer(errno=errno.ESRCH)
     with pytest.raises(ProcessLookupError):
         stub.link.ask(SIGNAL, [])
     stub.theirs.close()
     for _ in range(2):
-        with pytest.raises(SpawnerEnded, match=r"^the spawner of engines has ended$"):
+        with pytest.raises(SpawnerEnded, match=r"^the engine spawner has exited$"):
             stub.link.ask(SIGNAL, [])
     assert stub.silent == 0
 

@@ -118,7 +118,7 @@ def test_a_ray_that_dies_ends_the_command(address: str, folder: Path) -> None:
         titles = {one.pid: processes.command_of(one.pid) for one in of_session(head.pid)}
         (ray, *_) = [pid for pid, title in titles.items() if " ray.scripts.scripts start " in title]
         os.kill(ray, signal.SIGKILL)
-        assert "RayNodeError: Ray on this node ended (exit status 137)\n" in lines_until(
+        assert "RayNodeError: Ray on this node exited (exit status 137)\n" in lines_until(
             head, "RayNodeError"
         )
         assert head.wait() == 1

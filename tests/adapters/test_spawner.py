@@ -59,7 +59,7 @@ class Spawned:
         """One message, and the answer to it."""
         socket.send_fds(self.link, [message], descriptors)
         answer = self.link.recv(spawner.MAX_MESSAGE)
-        assert answer, "the spawner has ended"
+        assert answer, "the spawner has exited"
         return dict(json.loads(answer))
 
     def start(self, *argv: str, output: int, session: bool = False, **more: Any) -> dict[str, Any]:

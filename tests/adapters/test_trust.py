@@ -36,7 +36,7 @@ def test_what_only_we_and_root_can_change_leaves_no_doubt(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "fact"), [(0o777, "can be changed by everybody"), (0o775, "can be changed by group")]
+    ("mode", "fact"), [(0o777, "can be changed by every user"), (0o775, "can be changed by group")]
 )
 def test_a_folder_others_may_write_is_in_doubt_with_all_below_it(
     place: Path, mode: int, fact: str

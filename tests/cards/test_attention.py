@@ -109,7 +109,7 @@ def speeds(server: Server) -> dict[str, float]:
 
 @contextlib.contextmanager
 def answered_meanwhile(server: Server, prompt: list[int], tokens: int = 2_000) -> Iterator[None]:
-    """While a request behind this prompt generates; the client goes away at the end."""
+    """While a request behind this prompt generates; the client disconnects at the end."""
     asked = request(server.port, prompt, tokens, stream=True)
     with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
         assert answer.readline().startswith(b"data: {")

@@ -249,4 +249,6 @@ def test_an_engine_that_cannot_serve_is_not_called_chosen(
     here(monkeypatch, {"vllm": CUDA}, QWEN_27B_AWQ, cards(1, "Tesla P40", (6, 1), 24576))
     main(["plan", QWEN_27B_AWQ.path, "--engine", "all"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "vLLM would be chosen, but cannot serve it here: no other engine prefers" in shown
+    assert (
+        "vLLM would be chosen, but cannot serve this model here: no other engine prefers" in shown
+    )

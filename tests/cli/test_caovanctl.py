@@ -81,7 +81,7 @@ def test_a_socket_nobody_listens_on_is_no_daemon(folder: Path, ctl: Ctl) -> None
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder / "status"))
     said = ctl("status")
-    assert (said.code, "nobody listens there" in said.err) == (4, True)
+    assert (said.code, "no daemon listens there" in said.err) == (4, True)
 
 
 def test_a_path_too_long_for_a_socket_is_told(folder: Path) -> None:
@@ -220,7 +220,7 @@ def test_the_seconds_of_a_start_are_shown_next_to_those_of_the_one_before(
     daemon.answers = {"status": status(start={**took, "before": {**before, "same_plan": True}})}
     lines = ctl("status").out.splitlines()
     assert "  start     96 s: launch 60, load 36" in lines
-    assert "            by the engine's log, in seconds: engine init 35.25" in lines
+    assert "            from the engine's log, in seconds: engine init 35.25" in lines
     assert "            before: 248 s: compile 248" in lines
     daemon.answers = {"status": status(start={**took, "before": {**before, "same_plan": False}})}
     assert "before (another plan): 248 s" in ctl("status").out
@@ -257,7 +257,7 @@ def test_a_failure_before_this_start_is_shown_as_past(daemon: FakeDaemon, ctl: C
             },
             "  failure   hang\n",
         ),
-        ({"state": "FAILED", "reason": "no room"}, "nothing by itself; fix the cause, then `caov"),
+        ({"state": "FAILED", "reason": "no room"}, "no automatic retry; fix the cause, then `cao"),
         ({"state": "STOPPED", "model": None, "mtp": 0, "engine_pid": None}, "MTP off"),
         ({"state": "STARTING", "degraded": DEGRADED, "warnings": ["w"]}, "degraded  mtp-2; since"),
         ({"state": "STARTING", "degraded": DEGRADED}, "MTP 3 -> 2, because of hang"),
@@ -315,7 +315,7 @@ def test_wait_waits_for_a_daemon_that_does_not_listen_yet(
             one.stop()
     assert said.code == 0
     assert said.err.splitlines()[0].startswith(f"cannot reach caovand at {folder}")
-    assert said.err.splitlines()[0].endswith("; waiting for it")
+    assert said.err.splitlines()[0].endswith("; waiting for the daemon")
 
 
 def test_wait_that_times_out_is_exit_status_3(daemon: FakeDaemon, ctl: Ctl) -> None:
@@ -396,7 +396,7 @@ def test_stop_waits_until_it_is_stopped(daemon: FakeDaemon, ctl: Ctl) -> None:
 def test_a_stop_that_left_processes_is_exit_status_1_and_says_so(
     daemon: FakeDaemon, ctl: Ctl, words: tuple[str, ...]
 ) -> None:
-    left = status(state="STOPPED", reason="cannot end the engine: x (pid 7) outlived KILL")
+    left = status(state="STOPPED", reason="cannot stop the engine: x (pid 7) outlived KILL")
     daemon.answers.update({"stop": {"state": "STOPPING"}, "wait": left})
     said = ctl("stop", *words)
     assert (said.code, "x (pid 7) outlived KILL" in said.err) == (1, True)
@@ -446,7 +446,7 @@ def test_a_plan_that_is_refused_is_exit_status_1(daemon: FakeDaemon, ctl: Ctl) -
     refused = status(refusal={"text": "no such dtype"})
     daemon.answers.update({"status": status(), "reload": {"state": "SERVING"}, "wait": refused})
     said = ctl("reload")
-    assert (said.code, "no change made: no such dtype" in said.err) == (1, True)
+    assert (said.code, "nothing changed: no such dtype" in said.err) == (1, True)
     daemon.answers["wait"] = {**refused, "state": "HOLD", "reason": "no card"}
     assert (ctl("reload").code, "not serving: HOLD: no card" in ctl("reload").err) == (3, True)
 
@@ -735,8 +735,8 @@ HOSTILE = {
     "two dots": (lambda _: piece(b"x", files=("..",)), "not a file name"),
     "a name with a line end": (lambda _: piece(b"x", files=("a\nb",)), "not a file name"),
     "many names": (lambda _: piece(b"x", files=tuple(map(str, range(1000)))), "1000 files"),
-    "empty pieces without end": (lambda args: piece(b"", args["offset"]), "goes on at byte 0"),
-    "the same piece again": (lambda _: piece(b"x", 0), "goes on at byte 0 after 1"),
+    "empty pieces without end": (lambda args: piece(b"", args["offset"]), "continues at byte 0"),
+    "the same piece again": (lambda _: piece(b"x", 0), "continues at byte 0 after 1"),
     "pieces without end": (lambda args: piece(bytes(9), args["offset"] + 9), "more than 9 pieces"),
     "bytes without end": (lambda args: piece(bytes(300), args["offset"] + 300), "more than 0 MiB"),
     "no Base64": (lambda _: {**piece(b""), "data": "%%%"}, "malformed"),

@@ -82,7 +82,7 @@ def test_what_is_no_log_is_called_that(
     file.write_text(text)
     assert main(["explain", str(file)]) == 1
     said = capsys.readouterr()
-    assert "is not the log of an engine" in said.err
+    assert "is neither an engine's log nor" in said.err
     assert said.out == ""
 
 
@@ -124,7 +124,7 @@ ABORTED = "#1  0x00007735c815572d in ggml_abort () from /opt/libggml-base.so.0"
 @pytest.mark.parametrize(
     ("before", "why"),
     [
-        ("", "no line before it is known to name a cause"),
+        ("", "no earlier line names a known cause"),
         ("ollama: something that could not be done", "a cause may be in line 1: ollama: something"),
     ],
 )

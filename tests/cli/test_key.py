@@ -52,7 +52,7 @@ def test_keys_and_their_use_are_listed(daemon: FakeDaemon, ctl: Ctl) -> None:
     answer.update(keys=[], usage=[])
     assert "nobody can use" in ctl("key", "list").out
     answer.update(required=False)
-    assert "clients only need" in ctl("key", "list").out
+    assert "clients need only" in ctl("key", "list").out
 
 
 def test_a_revoked_key_is_gone(daemon: FakeDaemon, ctl: Ctl) -> None:

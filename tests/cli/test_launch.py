@@ -143,9 +143,9 @@ def test_nothing_is_started_before_all_is_known_to_work(
     monkeypatch.delenv("CAOVAN_API_KEY", raising=False)
     ask = ("launch", "codex", "--print")
     said = ctl(*ask, "--url", server.url)
-    assert (said.code, "asks for a key" in said.err) == (1, True)
+    assert (said.code, "the server requires a key" in said.err) == (1, True)
     monkeypatch.setenv("CAOVAN_API_KEY", "wrong")
-    assert "its key is refused" in ctl(*ask, "--url", server.url).err
+    assert "the server refuses the key" in ctl(*ask, "--url", server.url).err
     monkeypatch.setenv("CAOVAN_API_KEY", KEY)
     said = ctl(*ask, "--url", server.url, "--model", "gpt-9")
     assert (said.code, "choose one of tiny, other" in said.err) == (1, True)

@@ -50,7 +50,7 @@ def test_a_mode_that_is_overruled_says_by_what(
     ("reason", "told"),
     [
         ("MTP 4 -> 3, because of draft-collapse", True),
-        ("the model has no MTP head, so nothing is drafted", True),
+        ("the model has no MTP head, so drafting is off", True),
         ("mode fast drafts 4 tokens on any number of GPUs", False),
     ],
 )

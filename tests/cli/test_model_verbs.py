@@ -105,7 +105,7 @@ def test_from_pull_to_remove(
     (folder / SHARD).write_bytes(data)
     damaged = ctl("model", "verify", NAME, "--json")
     assert damaged.code == 1
-    assert damaged.json["damage"] == [f"{SHARD} differs from the publisher's"]
+    assert damaged.json["damage"] == [f"{SHARD} differs from the publisher's file"]
     assert ctl(*words, "--json").json["files"].keys() == FILES.keys() - {"modeling_tiny.py"}
     assert ctl("model", "verify", "owner--tiny").code == 0
 
@@ -132,14 +132,14 @@ def test_what_does_not_fit_is_not_downloaded(
     hub.files[SHARD] = start + bytes(1 << 16)
     said = ctl(*words, "--json")
     assert said.code == 1
-    assert "will not fit this machine" in said.json["error"]["message"]
+    assert "does not fit this machine" in said.json["error"]["message"]
     assert "--force" in said.json["error"]["hint"]
     assert "does not fit: " in said.err
     assert "would help: " in said.err
     assert not (tmp_path / "models").exists()
     forced = ctl(*words, "--force")
     assert "pulled anyway (--force)" in forced.err
-    assert "MiB free and" in forced.err  # it gets as far as the disk
+    assert "MiB free, but" in forced.err  # it gets as far as the disk
 
 
 def test_what_cannot_be_planned_is_not_downloaded(
@@ -227,7 +227,7 @@ def test_the_model_that_is_served_is_not_removed(
     config.write_text(f'model.path = "{tmp_path}/models/owner--tiny"\n')
     monkeypatch.setattr("caovand.cli.common.survey.SYSTEM_CONFIG", config)
     said = ctl("model", "remove", NAME)
-    assert (said.code, "it is the model that caovan serves" in said.err) == (1, True)
+    assert (said.code, "caovan is serving this model" in said.err) == (1, True)
 
 
 def test_an_unfinished_pull_is_listed_and_can_be_removed(
@@ -273,4 +273,4 @@ def test_a_folder_that_the_service_cannot_enter_is_named(
     said = ctl(*words, "--to", str(closed / "model"))
     assert said.code == 0
     assert folders.closed_to_others(closed / "model") is not None
-    assert "the service's user may not enter" in said.err
+    assert "the service's user cannot enter" in said.err

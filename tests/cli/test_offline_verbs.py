@@ -443,7 +443,9 @@ def test_a_machine_with_nothing_wrong_passes_every_check() -> None:
 
 def test_right_sums_over_the_cards_pass() -> None:
     found = checkup(replace(GOOD, all_reduce=AllReduceResult("right", 1.0)))
-    assert "sums over the plan's cards were right when they were checked" in {f.text for f in found}
+    assert "all-reduce over the plan's cards was correct when it was checked" in {
+        f.text for f in found
+    }
     assert {finding.verdict for finding in found} == {"PASS"}
 
 
@@ -453,15 +455,15 @@ def test_the_doctor_tells_the_depth_and_the_share_that_would_be_planned() -> Non
     (told,) = [finding.text for finding in checkup(facts) if finding.group == "plan"]
     share = found.value("gpu_memory_utilization")
     assert told.startswith(f"MTP drafts 3 tokens, and gpu_memory_utilization is {share};")
-    for depth, words in ((1, "MTP drafts 1 token,"), (0, "nothing is drafted (MTP 0)")):
+    for depth, words in ((1, "MTP drafts 1 token,"), (0, "drafting is off (MTP 0)")):
         (told,) = [one.text for one in checkup(replace(facts, mtp=depth)) if one.group == "plan"]
         assert told.startswith(words)
 
 
 def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
     told = [f.text for f in checkup(replace(GOOD, model=replace(QWEN_27B_AWQ, head_dim=96)))]
-    assert any("no kernel for heads of 96; the plan has another" in text for text in told)
-    assert not any("serves SM75" in text for text in told)
+    assert any("no kernel for heads of 96; the plan uses another" in text for text in told)
+    assert not any("supports SM75" in text for text in told)
 
 
 @pytest.mark.parametrize(
@@ -470,7 +472,7 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
         (replace(GOOD, python_version="3.10.0"), "FAIL", "3.10.0"),
         (replace(GOOD, host=replace(HOST, wsl=True)), "WARN", "WSL"),
         (replace(GOOD, host=replace(HOST, shm_mib=64)), "FAIL", "/dev/shm"),
-        (replace(GOOD, host=replace(HOST, open_files=1024)), "WARN", "files may be open"),
+        (replace(GOOD, host=replace(HOST, open_files=1024)), "WARN", "files can be open"),
         (replace(GOOD, host=replace(HOST, shm_free_mib=3)), "FAIL", "/dev/shm is full: 3 of its"),
         (replace(GOOD, host=replace(HOST, ram_mib=8000, available_mib=7000)), "WARN", "checkpoint"),
         (replace(GOOD, host=replace(HOST, available_mib=7000)), "WARN", "checkpoint"),
@@ -555,7 +557,7 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
                 engine=replace(CUDA, version="0.33.0", plugin="1", attention="fail: a is not b"),
             ),
             "WARN",
-            "Triton's attention differently (a is not b)",
+            "Triton attention's caches differently (a is not b)",
         ),
         (
             replace(GOOD, engine=replace(CUDA, plugin="1", lm_head="fail: a is not b")),
@@ -642,7 +644,7 @@ def test_serve_moves_a_key_as_it_was_typed_out_of_sight(
     ("words", "said"),
     [
         (["--config", "vllm.yaml"], "cannot plan with --config vllm.yaml"),
-        (["/srv/m", "--additional-config", "{"], "no JSON object"),
+        (["/srv/m", "--additional-config", "{"], "not a JSON object"),
     ],
 )
 def test_serve_refuses_what_it_would_have_to_guess_at(words: list[str], said: str) -> None:
@@ -686,10 +688,10 @@ def test_serve_reads_the_keys_of_a_config_file_before_what_is_typed(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["/m", "--config"], "files that end in .yaml or .yml only"),
-        (["/m", "--config", "c.json"], "files that end in .yaml or .yml only"),
-        (["/m", "--config", "a.yml", "--config", "b.yml"], "vLLM reads one file"),
-        (["/m", "--config", "list.yml"], "it has no keys"),
+        (["/m", "--config"], "files whose names end in .yaml or .yml"),
+        (["/m", "--config", "c.json"], "files whose names end in .yaml or .yml"),
+        (["/m", "--config", "a.yml", "--config", "b.yml"], "vLLM reads only one file"),
+        (["/m", "--config", "list.yml"], "the file has no keys"),
         (["/m", "--config", "absent.yml"], "cannot read absent.yml: No such file"),
     ],
 )
@@ -867,7 +869,13 @@ def test_root_reads_no_file_of_another_because_a_daemon_names_it(tmp_path: Path)
     ("confine", "abi", "user", "verdict", "words"),
     [
         (True, 7, "", "PASS", "files, keys and processes"),
-        (True, 4, "", "WARN", "before Linux 6.12 an engine that runs as the daemon's user can end"),
+        (
+            True,
+            4,
+            "",
+            "WARN",
+            "before Linux 6.12 an engine that runs as the daemon's user can kill",
+        ),
         (True, 4, "caovan-engine", "PASS", "files, keys and processes"),
         (True, 1, "", "WARN", "no usable Landlock"),
         (False, 7, "", "WARN", "confine is off"),
@@ -885,7 +893,7 @@ def test_the_doctor_names_what_keeps_the_engine_from_caovan(
     ("user", "why", "words"),
     [
         ("caovan-engine", "", "run as the user caovan-engine"),
-        ("", "there is no user caovan-engine", "own user (there is no user caovan-engine)"),
+        ("", "the user caovan-engine", "user (the user caovan-engine does not exist)"),
     ],
 )
 def test_the_doctor_names_the_engines_user(user: str, why: str, words: str) -> None:

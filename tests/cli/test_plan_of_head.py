@@ -124,16 +124,16 @@ def test_the_measured_link_and_its_fabric_count(joined: FakeDaemon, ctl: Ctl) ->
     assert [one["node"] for one in said.json["memory"]["ranks"]] == ["head", "gpu3"]
     assert "NCCL_IB_DISABLE" not in said.json["env"]
     reason = said.json["settings"]["pipeline_parallel_size"]["reason"]
-    assert reason.endswith("that is TCP over their interfaces, and NCCL uses InfiniBand or RoCE")
+    assert reason.endswith("that is TCP over their interfaces, but NCCL uses InfiniBand or RoCE")
 
 
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (of_two(planned(None, "gpu2")), "the link between the nodes is not checked yet"),
-        (of_two(planned(12.5e9)), "the link between the nodes is not checked yet"),
+        (of_two(planned(None, "gpu2")), "the link between the nodes has not been checked"),
+        (of_two(planned(12.5e9)), "the link between the nodes has not been checked"),
         (cluster(nodes=[node("gpu1", "here")]), "1 of 2 nodes have not joined: they are assumed"),
-        (cluster(role="worker"), "the head's daemon, which knows them, was not asked"),
+        (cluster(role="worker"), "the head's daemon, which tracks them, was not asked"),
         (
             Reply("", code="busy", message="cannot answer: too many", hint="try again"),
             "over a slow link: cannot answer: too many; try again",
@@ -160,7 +160,7 @@ def test_without_a_daemon_nodes_are_planned_for_all_the_same(config: Path, ctl: 
     said = ctl("plan", "--config", str(config), "--json")
     assert split(said.json) == [1, 2, 2, 7071]
     assert len(said.json["memory"]["ranks"]) == 2
-    assert "the head's daemon, which knows them, was not asked" in warnings(said)
+    assert "the head's daemon, which tracks them, was not asked" in warnings(said)
 
 
 def test_a_node_that_is_not_known_has_no_card_for_a_display(
@@ -191,7 +191,7 @@ def test_a_worker_makes_no_plan_of_its_own(config: Path, ctl: Ctl) -> None:
     config.write_text(config.read_text().replace('"head"', '"worker"', 1))
     refused = ctl("plan", "--config", str(config))
     assert refused.code == Exit.FAILED
-    assert "this machine is a worker of 10.0.0.1:7070, and its head makes the plan" in refused.err
+    assert "this machine is a worker of 10.0.0.1:7070, and the head makes the plan" in refused.err
     assert "run `caovanctl plan` on the head" in refused.err
 
 
@@ -218,7 +218,7 @@ def test_a_plan_over_ray_is_shown_as_it_will_run(
     alone = ctl("plan", "--config", str(config), "--json")
     assert split(alone.json) == [1, None, None, None], "as the daemon serves then"
     (warning,) = (one for one in alone.json["warnings"] if "Ray" in one)
-    assert warning.endswith("until then the head serves alone, as [cluster] min_nodes is 1")
+    assert warning.endswith("until then the head serves alone, because [cluster] min_nodes is 1")
     assert "assumed" not in warnings(alone)
     machine = survey.SurveyedMachine(named("RTX 3090"), HOST, replace(CUDA, ray="2.60.0"))
     monkeypatch.setattr(plan_verb, "inspect", lambda *asked, **named: machine)

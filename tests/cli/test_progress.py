@@ -65,12 +65,12 @@ def test_elsewhere_every_tenth_is_a_line_and_no_more() -> None:
 def test_what_is_quiet_for_long_shows_life_and_what_is_not_does_not() -> None:
     seconds, out = [0.0], io.StringIO()
     screen = Screen(out, lambda: seconds[0])
-    screen.say("[6/6] proving")
+    screen.say("[6/6] checking that")
     for seconds[0] in (1.0, 8.0, 9.0, 17.0):
         screen.alive()
     screen.line(10, "step")
     seconds[0] = 18.0
     screen.alive()
     assert out.getvalue().splitlines() == [
-        "[6/6] proving", "      ... 8 s", "      ... 17 s", "       10 %  step",
+        "[6/6] checking that", "      ... 8 s", "      ... 17 s", "       10 %  step",
     ]  # fmt: skip

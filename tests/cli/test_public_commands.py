@@ -162,7 +162,7 @@ def test_a_gguf_file_is_served_by_llama_cpp_with_the_same_meaning() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--enable-lora"], "with --enable-lora: llama.cpp, which serves GGUF files, has nothing"),
+        (["--enable-lora"], "with --enable-lora: llama.cpp, which serves GGUF files, has no"),
         (["--kv-cache-dtype", "nvfp4"], "with --kv-cache-dtype nvfp4: llama.cpp has no such cache"),
         (["--runner", "generate"], "with --runner"),
     ],

@@ -74,7 +74,7 @@ def test_another_user_s_process_is_not_the_daemon(folder: Path) -> None:
             listener.listen()
         finally:
             os.seteuid(0)
-        assert "nobody listens there, the folder is root's" in refusal(path)
+        assert "no daemon listens there, the folder is root's" in refusal(path)
 
 
 def test_a_daemon_that_accepts_nobody_is_not_waited_for(listening: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_daemon_that_accepts_nobody_is_not_waited_for(listening: Path) -> None
             link.connect(str(listening))
         except BlockingIOError:
             break
-    assert "it accepted no connection within 0 s" in refusal(listening)
+    assert "no connection was accepted within 0 s" in refusal(listening)
     for link in crowd:
         link.close()
 

@@ -98,7 +98,7 @@ def test_the_doctor_looks_at_the_plan_of_the_next_start(
     keep(tmp_path / "state", place, Config(model=ModelSection(path=MODEL)), machine)
     main(["doctor", MODEL])
     lowered = capsys.readouterr().out
-    needed = re.compile(r"([\d.]+) GiB needed for one whole request")
+    needed = re.compile(r"([\d.]+) GiB needed for one full-length request")
     before, after = needed.search(whole), needed.search(lowered)
     assert before
     assert after

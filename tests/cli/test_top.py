@@ -107,7 +107,7 @@ CLUSTER = {
 }  # fmt: skip
 NODES = replace(SERVES, status={**SERVES.status, "cluster": CLUSTER})
 LOST = replace(
-    SERVES, lost="cannot reach caovand at /run/caovan/status: nobody listens there", lost_s=7.0
+    SERVES, lost="cannot reach caovand at /run/caovan/status: no daemon listens there", lost_s=7.0
 )
 NO_CARDS = replace(
     SERVES, status=status(figures={**FIGURES, "memory": [], "waiting": 0.0}), processes=()

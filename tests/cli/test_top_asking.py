@@ -133,7 +133,7 @@ def test_the_log_ends_with_the_latest_line(answering: FakeDaemon, folder: Path) 
         assert watcher.Watcher(client).poll(ScreenPage.LOG).body == ("one", "two", "three")
         answering.answers["logs"] = {"lines": [], "last": 0, "more": False, "end": 0}
         found = watcher.Watcher(client).poll(ScreenPage.LOG).body
-    assert found == ("the engine has printed nothing yet",)
+    assert found == ("the engine has not printed anything yet",)
 
 
 def test_a_question_and_its_outcome(answering: FakeDaemon, folder: Path) -> None:
@@ -159,9 +159,7 @@ def test_another_daemon_is_noticed_even_between_two_questions(
         one.first()
         answering.answers["status"] = status(daemon={"version": "1", "pid": 8, "config": "/c"})
         found = one.poll(ScreenPage.MAIN)
-        assert "caovand was started again: pid 8, before 7" in [
-            one.text for one in found.event_lines
-        ]
+        assert "caovand was restarted: pid 8, before 7" in [one.text for one in found.event_lines]
         # Its events count from 1 again.
         assert [request.args for request in answering.asked if request.op == "events"] == [
             {"since": 0}, {"since": 1}, {"since": 0}, {"since": 1},

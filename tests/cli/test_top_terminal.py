@@ -79,7 +79,7 @@ def test_pages_keys_and_sizes(begin: Begin, daemon: FakeDaemon) -> None:
     terminal.press(b"i")
     terminal.until_it_shows("no incidents")
     terminal.press(b"r")
-    terminal.until_it_shows("no such requests at the gateway")
+    terminal.until_it_shows("no such requests")
     terminal.press(b"r")
     terminal.until_it_shows("m mode")
     terminal.press(b"?")

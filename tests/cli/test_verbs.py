@@ -92,13 +92,13 @@ def test_help_lists_the_verbs_by_purpose_then_by_name() -> None:
     [
         (
             ["stauts"],
-            'caovanctl: cannot do "stauts": there is no such verb; did you mean "status"?',
+            'caovanctl: cannot do "stauts": no such verb; did you mean "status"?',
         ),
-        (["xyzzy"], '"xyzzy": there is no such verb; `caovanctl --help` lists all'),
-        (["engine", "instal"], 'caovanctl engine: cannot do "instal": there is no such verb; did'),
+        (["xyzzy"], '"xyzzy": no such verb; `caovanctl --help` lists all'),
+        (["engine", "instal"], 'caovanctl engine: cannot do "instal": no such verb; did'),
         (
             ["plan", "--dtype", "half"],
-            "cannot use --dtype: there is no such option; `caovanctl VERB --help`",
+            "cannot use --dtype: no such option; `caovanctl VERB --help`",
         ),
     ],
 )

@@ -53,11 +53,15 @@ def test_each_change_names_key_option_and_value() -> None:
 @pytest.mark.parametrize(
     ("failure", "heals", "how"),
     [
-        ("bad-arguments", "no", "starting again cannot help; the state is FAILED until"),
+        ("bad-arguments", "no", "another start cannot help; the state is FAILED until"),
         ("gpu-lost", "waits", "for the lost card, then the same plan again"),
         ("network", "waits", "for the network, then the same plan again"),
         ("illegal-access", "yes", "the same plan again, once; then CUDA graphs"),
-        ("vram-busy", "waits", "the same plan again, up to 3 times, and on until it has passed"),
+        (
+            "vram-busy",
+            "waits",
+            "the same plan again, up to 3 times, repeated until the condition has passed",
+        ),
         ("jit-toolchain", "yes", "FlashInfer's sampler off; then"),
         ("plugin-error", "yes", "caovan's kernels off"),
     ],

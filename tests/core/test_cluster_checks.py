@@ -23,8 +23,8 @@ DRIVER = (
 )
 SHM = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
 LOOPBACK = (
-    "set [cluster] head to an address of the network, since /etc/hosts may map a name to loopback;"
-    " or set [cluster] interface"
+    "set [cluster] head to a network address, because /etc/hosts can map a name to loopback; or "
+    "set [cluster] interface"
 )
 RAY = Package("Ray", "ray", lambda facts: facts.ray)
 NEAR = Measurements(0.0003, 0.01)
@@ -47,10 +47,10 @@ def test_equal_nodes_pass_and_it_is_said_in_what() -> None:
     (only,) = results = found()
     assert (only.group, only.verdict, only.remedy) == ("cluster", "PASS", "")
     assert only.text == (
-        "gpu2 agrees with head1: caovan 0.2.0, vllm 0.33.0, torch 2.13.0, CUDA 13.0, NCCL 2.30.7,"
-        " FlashInfer 0.7.1, plugin 0.2.0, Python 3.12, driver 580.95.05, 2 × Tesla T4 (15 GiB),"
-        " 2 files of the model; 0.3 ms there and back, its ports are not checked yet,"
-        " 10.0 Gbit/s by its interfaces"
+        "gpu2 agrees with head1: caovan 0.2.0, vllm 0.33.0, torch 2.13.0, CUDA 13.0, NCCL "
+        "2.30.7, FlashInfer 0.7.1, plugin 0.2.0, Python 3.12, driver 580.95.05, 2 × Tesla T4 "
+        "(15 GiB), 2 files of the model; 0.3 ms round trip, its ports have not been checked "
+        "yet, 10.0 Gbit/s by its interfaces"
     )
     assert none_fails(results)
 
@@ -62,9 +62,9 @@ def test_without_cards_less_is_named() -> None:
     }  # fmt: skip
     (only,) = found(bare, bare)
     assert only.text == (
-        "gpu2 agrees with head1: caovan 0.2.0, vllm 0.32.0+cpu, torch 2.13.0+cpu, Python 3.12,"
-        " 1 file of the model; 0.3 ms there and back, its ports are not checked yet,"
-        " 10.0 Gbit/s by its interfaces"
+        "gpu2 agrees with head1: caovan 0.2.0, vllm 0.32.0+cpu, torch 2.13.0+cpu, Python 3.12, "
+        "1 file of the model; 0.3 ms round trip, its ports have not been checked yet, 10.0 "
+        "Gbit/s by its interfaces"
     )
 
 
@@ -74,12 +74,12 @@ def test_without_cards_less_is_named() -> None:
         (
             {"caovan": "0.1.0"},
             "caovan differs: 0.2.0 on head1, 0.1.0 on gpu2",
-            "on gpu2: sudo apt install ./caovan*.deb, the packages of 0.2.0",
+            "on gpu2: sudo apt install ./caovan*.deb, with the packages of 0.2.0",
         ),
         (
             {"caovan": "0.10.0"},  # newer than the head's
             "caovan differs: 0.2.0 on head1, 0.10.0 on gpu2",
-            "on head1: sudo apt install ./caovan*.deb, the packages of 0.10.0",
+            "on head1: sudo apt install ./caovan*.deb, with the packages of 0.10.0",
         ),
         (
             {"engine": "other", "version": "1.0", "torch": "", "python": "3.10.1"},
@@ -117,25 +117,25 @@ def test_without_cards_less_is_named() -> None:
         ),
         (
             {"cards": (T4,)},
-            "gpu2 offers 1 × Tesla T4 (15 GiB), head1 2 × Tesla T4 (15 GiB): each node runs as many"
-            " ranks",
+            "gpu2 offers 1 × Tesla T4 (15 GiB), head1 2 × Tesla T4 (15 GiB), but every node "
+            "must run the same number of ranks",
             "on head1: name as many cards as gpu2 offers in [engine] gpus",
         ),
         (
             {"address": "127.0.1.1"},
-            "gpu2 would tell the others to reach it at 127.0.1.1, which on each of them is itself",
+            "gpu2 would advertise 127.0.1.1, a loopback address that the other nodes cannot reach",
             f"on gpu2: {LOOPBACK}",
         ),
         (
             {"address": "::1"},
-            "gpu2 would tell the others to reach it at ::1, which on each of them is itself",
+            "gpu2 would advertise ::1, a loopback address that the other nodes cannot reach",
             f"on gpu2: {LOOPBACK}",
         ),
         (
             {"listens_at": "127.0.1.1"},
-            "the ranks of gpu2 would listen at 127.0.1.1, where the name of its host leads: Gloo"
-            " has no interface, since [engine] env takes it away or its name is one letter",
-            "on gpu2: remove GLOO_SOCKET_IFNAME from [engine] env, or have that name lead to"
+            "the ranks of gpu2 would listen at 127.0.1.1, to which its host name resolves: Gloo"
+            " has no interface, because [engine] env removes it or its name is a single letter",
+            "on gpu2: remove GLOO_SOCKET_IFNAME from [engine] env, or map the host name to"
             " 10.0.0.2 in /etc/hosts",
         ),
         (
@@ -173,41 +173,41 @@ def test_what_keeps_nodes_from_serving_together(
         ),
         (
             {"nvcc": False},
-            "there is no nvcc on gpu2, and one on head1: a start may fail at the first of"
-            " FlashInfer's kernels that is not built there",
+            "gpu2 has no nvcc, but head1 does: a start can fail at the first FlashInfer kernel that"
+            " is not built on gpu2",
             AGAIN,
         ),
         (
             {"kernels": ("sm75 sampling", "sm90 sampling")},
-            "FlashInfer's kernels are built on head1 and not on gpu2 (sm75"
-            " attention-128-float16): a start compiles them there, and all wait",
+            "FlashInfer's kernels are built on head1 but not on gpu2 (sm75"
+            " attention-128-float16): a start compiles them there while every node waits",
             "on gpu2: sudo caovanctl engine build-kernels",
         ),
         (
             {"kernels": (*HEAD.kernels, "sm75 attention-256-fp8")},
-            "FlashInfer's kernels are built on gpu2 and not on head1 (sm75 attention-256-fp8): a"
-            " start compiles them there, and all wait",
+            "FlashInfer's kernels are built on gpu2 but not on head1 (sm75 "
+            "attention-256-fp8): a start compiles them there while every node waits",
             "on head1: sudo caovanctl engine build-kernels",
         ),
         (
             {"mtu": 1500},
-            "MTU differs: 9000 on head1, 1500 on gpu2; the smaller one counts",
-            "on gpu2: sudo ip link set eth0 mtu 9000, if every switch between them passes such"
-            " packets",
+            "MTU differs: 9000 on head1, 1500 on gpu2; the smaller one applies",
+            "on gpu2: sudo ip link set eth0 mtu 9000, if every switch between them forwards "
+            "such packets",
         ),
         (
             {"cards": (T4, A10)},
-            "cards differ: 2 × Tesla T4 (15 GiB) on head1, 1 × NVIDIA A10 (22 GiB), 1 × Tesla T4"
-            " (15 GiB) on gpu2; each stage has layers by the memory and speed of its cards",
-            "use equal cards where layers are to be summed over the nodes, for example by [engine]"
-            " gpus",
+            "cards differ: 2 × Tesla T4 (15 GiB) on head1, 1 × NVIDIA A10 (22 GiB), 1 × Tesla "
+            "T4 (15 GiB) on gpu2; each stage gets layers according to its cards' memory and "
+            "speed",
+            "use equal cards where all-reduces cross the nodes, for example by [engine] gpus",
         ),
         (
             {"p2p": False},
-            "the cards of head1 reach each other's memory, those of gpu2 do not: with several ranks"
-            " a node gpu2 sets the pace of all",
-            "on gpu2: check `nvidia-smi topo -p2p r`, the IOMMU (`iommu=pt`) and ACS of the PCIe"
-            " bridges; many consumer cards cannot",
+            "the cards of head1 can access each other's memory, those of gpu2 cannot: with several "
+            "ranks per node gpu2 slows down all nodes",
+            "on gpu2: check `nvidia-smi topo -p2p r`, the IOMMU (`iommu=pt`) and ACS of the "
+            "PCIe bridges; many consumer cards have no peer access",
         ),
     ],
 )
@@ -219,14 +219,14 @@ def test_what_only_costs_speed(worker: dict[str, Any], text: str, remedy: str) -
 
 def test_cards_that_differ_hold_each_other_back_where_layers_are_summed_over_them() -> None:
     (only,) = compare(HEAD, replace(WORKER, cards=(T4, A10)), NEAR, Requirements(all_reduces=True))
-    assert only.text.endswith(" on gpu2; the smallest sets the share of all")
+    assert only.text.endswith(" on gpu2; the smallest card limits the share of all")
     assert only.remedy == "use equal cards, for example by [engine] gpus"
 
 
 def test_peer_to_peer_counts_between_the_ranks_of_a_node() -> None:
     without = replace(WORKER, p2p=False)
     (only,) = compare(HEAD, without, NEAR, Requirements(ranks=2))
-    assert only.text.endswith("those of gpu2 do not: gpu2 sets the pace of all")
+    assert only.text.endswith("those of gpu2 cannot: gpu2 slows down all nodes")
     assert compare(HEAD, without, NEAR, Requirements(ranks=1))[0].verdict == "PASS"
 
 
@@ -262,8 +262,8 @@ def test_a_tunnel_is_named_on_each_of_its_ends() -> None:
             "cluster",
             "WARN",
             f"the MTU of wg0 on {name} is 1420, less than Ethernet's: tunnels are slow",
-            f"on {name}: set [cluster] interface to the one of a direct link, there as on the other"
-            " nodes, and restart caovan",
+            f"on {name}: set [cluster] interface to that of a direct link on every node, and "
+            "restart caovan",
         )
         for name in ("head1", "gpu2")
     )
@@ -334,7 +334,7 @@ def test_a_model_that_neither_has_cannot_be_compared() -> None:
     (only,) = found(model(), model())
     assert (only.verdict, only.text, only.remedy) == (
         "WARN",
-        "neither head1 nor gpu2 has files of the model: each would download its own",
+        "neither head1 nor gpu2 has the model: each would download its own copy",
         "download it on both: sudo caovanctl model pull OWNER/NAME",
     )
 
@@ -355,7 +355,7 @@ def test_a_wrong_clock_is_named(offset_s: float, side: str) -> None:
     (only,) = found(offset_s=offset_s)
     assert (only.verdict, only.text, only.remedy) == (
         "WARN",
-        f"the clock of gpu2 is 3.2 s {side} that of head1: their logs do not fit together",
+        f"the clock of gpu2 is 3.2 s {side} that of head1: their logs cannot be compared",
         "on gpu2: sudo timedatectl set-ntp true",
     )
 
@@ -364,8 +364,8 @@ def test_a_long_way_is_named() -> None:
     (only,) = found(round_trip_s=0.0123)
     assert (only.verdict, only.text, only.remedy) == (
         "WARN",
-        "from head1 to gpu2 and back takes 12.3 ms: every layer waits for it",
-        "connect them directly or by one switch",
+        "the round trip from head1 to gpu2 takes 12.3 ms, and every layer waits for it",
+        "connect them directly or through one switch",
     )
 
 

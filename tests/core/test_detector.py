@@ -173,8 +173,8 @@ def test_a_frozen_engine_is_suspected_and_confirmed_by_a_completion_of_our_own()
         69 counters
         70 no-answer
     """) == [
-        "30 probe work is pending and nothing has moved for 20 s",
-        "70 broken hang: work is pending and nothing has moved for 20 s; "
+        "30 probe work is pending, but nothing has progressed for 20 s",
+        "70 broken hang: work is pending, but nothing has progressed for 20 s; "
         "a test completion failed: no answer in 30 s",
     ]
 
@@ -184,7 +184,7 @@ def test_the_question_is_asked_early_and_hang_s_is_waited_for_in_all() -> None:
     for at in range(0, 25, 5):
         busy = replace(NOTHING, pending=1, at=float(at))
         watch, signs = observe(watch, busy, RULES)
-    assert signs == (Probe(20.0, 40.0, "work is pending and nothing has moved for 20 s"),)
+    assert signs == (Probe(20.0, 40.0, "work is pending, but nothing has progressed for 20 s"),)
     # Where it takes longer to confirm than to hang, the answer has that long.
     watch, signs = observe(watch, ProbeResult(False, "", 60.0), RULES)
     assert isinstance(signs[0], Broken)
@@ -212,22 +212,24 @@ def test_a_question_that_fails_at_once_is_asked_again_when_it_counts() -> None:
         60 counters
         61 no-answer
     """) == [
-        "20 probe work is pending and nothing has moved for 20 s",
-        "60 probe work is pending and nothing has moved for 60 s",
-        "61 broken hang: work is pending and nothing has moved for 60 s; "
+        "20 probe work is pending, but nothing has progressed for 20 s",
+        "60 probe work is pending, but nothing has progressed for 60 s",
+        "61 broken hang: work is pending, but nothing has progressed for 60 s; "
         "a test completion failed: no answer in 30 s",
     ]
 
 
 def test_an_engine_that_was_only_slow_is_not_asked_early_again_for_an_hour() -> None:
     slow = "0 counters p=1\n20 counters\n25 counters gen=1\n50 counters\n84 counters"
-    asked = "20 probe work is pending and nothing has moved for 20 s"
+    asked = "20 probe work is pending, but nothing has progressed for 20 s"
     assert serve(slow) == [asked, "25 cleared the counters move"]
     assert serve(slow + "\n85 counters")[2:] == [
-        "85 probe work is pending and nothing has moved for 60 s"
+        "85 probe work is pending, but nothing has progressed for 60 s"
     ]
     later = "\n3610 counters gen=2\n3630 counters"
-    assert serve(slow + later)[2:] == ["3630 probe work is pending and nothing has moved for 20 s"]
+    assert serve(slow + later)[2:] == [
+        "3630 probe work is pending, but nothing has progressed for 20 s"
+    ]
     # Also where that question had failed before the engine went on.
     vain = "0 counters p=1\n20 counters\n21 no-answer\n25 counters gen=1\n50 counters\n84 counters"
     assert serve(vain) == [asked]
@@ -246,8 +248,8 @@ def test_clients_that_give_up_do_not_hide_a_hang() -> None:
         70 counters
         100 no-answer
     """) == [
-        "70 probe work is pending and nothing has moved for 60 s",
-        "100 broken hang: work is pending and nothing has moved for 60 s; "
+        "70 probe work is pending, but nothing has progressed for 60 s",
+        "100 broken hang: work is pending, but nothing has progressed for 60 s; "
         "a test completion failed: no answer in 30 s",
     ]
 
@@ -284,7 +286,7 @@ def test_a_suspicion_is_cleared_when_the_counters_move_and_its_probe_forgotten()
         91 no-answer
         100 counters gen=2
     """) == [
-        "61 probe work is pending and nothing has moved for 60 s",
+        "61 probe work is pending, but nothing has progressed for 60 s",
         "65 cleared the counters move",
     ]
 
@@ -321,8 +323,8 @@ def test_an_engine_whose_http_server_alone_answers_is_probed_too() -> None:
 
 def test_a_probe_that_never_ends_confirms_as_well() -> None:
     assert serve("0 counters\n60 tick\n119 tick\n120 tick")[-1] == (
-        "120 broken hang: the engine has not reported its counters for 60 s; "
-        "its test completion got no answer"
+        "120 broken hang: the engine has not reported its counters for 60 s; the test "
+        "completion got no answer"
     )
 
 
@@ -341,8 +343,8 @@ def test_a_health_of_503_is_believed_the_second_time() -> None:
 
 
 def test_any_exit_of_a_wanted_engine_is_a_failure() -> None:
-    assert serve("9 exit 0") == ["9 broken engine-died: the engine ended: exit status 0"]
-    assert play("9 exit -9") == ["9 broken engine-died: the engine ended: killed by signal 9"]
+    assert serve("9 exit 0") == ["9 broken engine-died: the engine exited: exit status 0"]
+    assert play("9 exit -9") == ["9 broken engine-died: the engine exited: killed by signal 9"]
 
 
 def test_a_card_the_driver_lost_breaks_the_child() -> None:
@@ -351,7 +353,7 @@ def test_a_card_the_driver_lost_breaks_the_child() -> None:
 
 def test_throttling_is_told_once_and_when_it_ends() -> None:
     assert serve("1 gpu heat\n2 gpu heat\n3 gpu well") == [
-        "1 noticed GPU 0 is slowed down by heat at 88 °C",
+        "1 noticed GPU 0 is throttled by heat at 88 °C",
         "3 noticed GPU 0 is back at full speed",
     ]
 
@@ -402,7 +404,8 @@ def test_acceptance_under_a_tenth_of_its_own_past_has_collapsed_after_three_minu
         accepted += int(300 * share)
         lines.append(f"{10 * n} counters gen={500 * n} drafted={300 * n} accepted={accepted}")
     assert serve("\n".join(lines)) == [
-        "380 broken draft-collapse: 1.0% of the drafts were accepted in 18 intervals, usually 70%"
+        "380 broken draft-collapse: 1.0% of the drafts were accepted in 18 intervals, "
+        "compared with 70% usually"
     ]
     # Drafts looked up in the text do that where it stops repeating itself.
     assert serve("\n".join(lines), replace(RULES, lookup_drafts=True)) == []
@@ -415,8 +418,8 @@ def test_decoding_far_below_its_own_history_is_told_and_so_is_its_return() -> No
         tokens += rate * 10
         lines.append(f"{10 * n} counters run=1 p=1 gen={tokens}")
     assert serve("\n".join(lines)) == [
-        "260 noticed decoding at 10.0 tokens/s a request, usually 60.0",
-        "290 noticed decoding is back at 60.0 tokens/s a request",
+        "260 noticed decoding at 10.0 tokens/s per request, compared with 60.0 usually",
+        "290 noticed decoding is back at 60.0 tokens/s per request",
     ]
 
 

@@ -100,7 +100,7 @@ def test_a_document_is_read_as_the_types_it_stands_for() -> None:
         ({"point": [10**400, True]}, "point[0] is not a number from 0 to 1"),
         ({"point": [True, True]}, "point[0] is not a number from 0 to 1"),
         ({"point": [0, 1]}, "point[1] is neither true nor false"),
-        ({"named": {"one": []}}, "named.one is none of a, b"),
+        ({"named": {"one": []}}, "named.one is not one of a, b"),
         ({"named": {"\x1b[2J": "a"}}, "a name in named is not a string of at most 3 characters"),
         ({"named": {"1": "a", "2": "a", "3": "a"}}, "named is not a table of at most 2 entries"),
         ({"named": ["a"]}, "named is not a table of at most 2 entries"),

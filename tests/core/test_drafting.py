@@ -36,7 +36,7 @@ def test_acceptance_that_falls_from_70_to_1_percent_has_collapsed_after_three_mi
     states = seen([0.01] * 99, usual(0.7))
     assert len(states) == SPELL == 18
     assert states[-1].collapse(lookup_drafts=False) == (
-        "1.0% of the drafts were accepted in 18 intervals, usually 70%"
+        "1.0% of the drafts were accepted in 18 intervals, compared with 70% usually"
     )
 
 

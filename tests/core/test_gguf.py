@@ -215,7 +215,7 @@ def odd(values: dict[str, bytes], tensors: tiny_gguf.Tensors | None = None) -> b
 
 def test_absurd_values_are_refused() -> None:
     nested = struct.pack("<IIQ", ARRAY, ARRAY, 1)
-    refused(odd({"a": nested}), "an array of the type 9")
+    refused(odd({"a": nested}), "an array of type 9")
     refused(odd({"a": struct.pack("<IIQ", ARRAY, U32, 2**50)}), "an array of 1125899906842624")
     refused(odd({"a": struct.pack("<I", 99)}), "unknown type 99")
     refused(odd({"general.alignment": value(U32, 3)}, {"t": (4,)}), "not a power of two")
@@ -372,7 +372,7 @@ def test_parts_are_read_together(tmp_path: Path) -> None:
     with pytest.raises(ModelProblem, match=r"model-00003-of-00003\.gguf is missing"):
         read_model(str(first))
     last.write_bytes(make("llama"))
-    with pytest.raises(ModelProblem, match="its parts have"):
+    with pytest.raises(ModelProblem, match="its parts contain"):
         read_model(str(first))
 
 
@@ -394,7 +394,7 @@ def test_a_folder_has_one_model_and_a_projector_is_none(tmp_path: Path) -> None:
     (tmp_path / "mmproj-F16.gguf").write_bytes(LLAMA)
     assert read_model(str(tmp_path)).path == str(tmp_path / "a.gguf")
     (tmp_path / "b.gguf").write_bytes(LLAMA)
-    with pytest.raises(ModelProblem, match=r"several in GGUF files: a\.gguf, b\.gguf"):
+    with pytest.raises(ModelProblem, match=r"several GGUF models: a\.gguf, b\.gguf"):
         read_model(str(tmp_path))
     projector = make("llama", values={"general.architecture": value(TEXT, "clip")})
     (tmp_path / "b.gguf").write_bytes(projector)

@@ -166,7 +166,7 @@ def test_each_other_node_is_shown_with_what_it_has_and_what_never_came() -> None
     assert incident_text.node_files(told, files) == ["node-1.json", "node-2.json"]
     nodes = {
         "node-1.json": evidence.document("n2", 1, own),
-        "node-2.json": evidence.missing_evidence("n3", 2, "nothing is heard of it"),
+        "node-2.json": evidence.missing_evidence("n3", 2, "the node is silent"),
     }
     text = "\n".join(incident_text.lines(told, files, nodes))
     assert text.partition("\nnode ")[2].splitlines() == [
@@ -180,7 +180,7 @@ def test_each_other_node_is_shown_with_what_it_has_and_what_never_came() -> None
         "  log",
         *(f"    line {number}" for number in range(89, 99)),
         "  stacks    2 lines in node-1.json",
-        "node n3, rank 2: no evidence: nothing is heard of it",
+        "node n3, rank 2: no evidence: the node is silent",
         "node n4, rank 3: its evidence has not arrived",
     ]
 
@@ -200,7 +200,7 @@ def test_a_node_without_a_failure_ended_with_the_others_and_one_alone_has_no_nod
     told = {**report(FailureContext(FINDING, LINES, {}, nodes={"n2": 1})), "number": 1}
     nodes = {"node-1.json": evidence.document("n2", 1, NodeEvidence("s", "now"))}
     text = "\n".join(incident_text.lines(told, {"node-1.json": 1}, nodes))
-    assert text.endswith("\nnode n2, rank 1, now: ended with the others")
+    assert text.endswith("\nnode n2, rank 1, now: stopped with the others")
     alone = {**report(FailureContext(FINDING, LINES, {})), "number": 1}
     del alone["nodes"]  # one from before an upgrade
     assert not any(line.startswith("node") for line in incident_text.lines(alone, {}, {}))

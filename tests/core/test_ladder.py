@@ -288,7 +288,7 @@ def test_patience_with_failures_in_a_row(failure: Failure, verdicts: list[str]) 
 
 
 def test_an_engine_that_was_killed_gets_more_patience_than_one_that_crashed() -> None:
-    killed = Finding("engine-died", "the engine ended: killed by signal 9")
+    killed = Finding("engine-died", "the engine exited: killed by signal 9")
     crashed = found("engine-died")
     told = [
         [decide(plan_of(), f, n, FREE).verdict for n in (1, 2, 3, 4)] for f in (killed, crashed)

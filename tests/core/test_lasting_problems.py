@@ -23,7 +23,7 @@ from caovand.core.lifecycle.state import State
 from caovand.core.lifecycle.transitions import step
 from tests.core.test_lifecycle import BUSY, OOM, PLANS, RULES, after, failed_once, serving
 
-STUCK = Finding("unknown", "cannot end the engine: pid 7 outlived KILL", "ending")
+STUCK = Finding("unknown", "cannot stop the engine: pid 7 outlived KILL", "ending")
 
 
 def test_a_refused_reload_is_still_told_when_the_plan_before_is_started_again() -> None:

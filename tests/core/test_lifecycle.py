@@ -729,6 +729,6 @@ def test_an_inspection_that_hangs_names_what_it_was_doing() -> None:
         assert s.state is State.HOLD
         return s.reason
 
-    text = "cannot plan: the inspection of engine, model and host has not finished after 300 s"
+    text = "cannot plan: inspecting the engine, the model and the host has not finished after 300 s"
     assert stalled("") == f"{text}; check for a hung disk or driver"
     assert stalled("connects to n2") == f"{text} (connects to n2)"

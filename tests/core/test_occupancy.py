@@ -77,7 +77,7 @@ def test_who_took_memory_since_the_plan_was_made_is_named_with_its_card() -> Non
     engine, steady, new = (1, "VLLM::Worker", 9_000), (5, "desktop", 1_000), (7, "python", 4_000)
     now = [replace(gpu, users=(engine, steady, new)) for gpu in turing(3)]
     found = taken_since(before[1:], now, {1})
-    assert list(map(str, found)) == ["python (pid 7) has taken 4000 MiB of GPU 1"]
+    assert list(map(str, found)) == ["python (pid 7) has allocated 4000 MiB of GPU 1"]
     assert taken_since(before, before, {1}) == []
 
 

@@ -143,7 +143,7 @@ def test_people_read_whole_seconds_and_the_rest_together() -> None:
     assert starts.start_text(now, None).endswith("http 81, other 1")
     assert starts.start_text(now, before).endswith("; the one before took 96 s: load 96")
     other = starts.start_text(now, replace(before, plan="b"))
-    assert other.endswith("; the one before, of another plan, took 96 s: load 96")
+    assert other.endswith("; the previous one, with another plan, took 96 s: load 96")
 
 
 def test_what_is_kept_is_read_again_and_is_bounded() -> None:

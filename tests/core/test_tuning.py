@@ -124,6 +124,35 @@ def test_drafts_that_are_never_accepted_are_suggested_to_be_turned_off() -> None
     )
 
 
+def test_a_drafters_depth_is_compared_with_every_smaller_one() -> None:
+    accepted = tuple(0.7**position for position in range(1, 16))
+    dear, cheap = seen(0.06, accepted), seen(0.03, accepted[:7])
+    drafter = replace(record_of((15, dear)), own=15, depth=15, home=15)
+    first = suggestion(drafter, 15)
+    assert first is not None
+    assert 0 < first.gain < 0.2  # a draft of a block is assumed to cost little
+    assert first.best < 15
+    unsure = replace(drafter, evidence={(15, 0): seen(0.06, (1.0,) * 15)})
+    trial = suggestion(unsure, 15)
+    assert trial is not None
+    assert (trial.best, trial.trial) == (7, True)
+    both = replace(drafter, evidence={(15, 0): dear, (7, 0): cheap})
+    found = suggestion(both, 15)
+    assert found is not None
+    assert found.best <= 7
+    assert found.gain > 0.5
+    assert len(found.describe()["tokens_per_s"]) == 16
+    assert suggestion(record_of((15, dear)), 15) is None  # deeper than a head's
+
+
+def test_a_drafter_that_loses_on_trial_goes_back_to_what_it_was_trained_for() -> None:
+    accepted = tuple(0.95**position for position in range(1, 16))
+    fast, slow = seen(0.03, accepted), seen(0.029, accepted[:7])
+    drafter = replace(record_of((15, fast), (7, slow)), own=15, depth=7, home=15)
+    assert judge(drafter).text == ""
+    assert move(drafter, 0.0).record.depth == 15
+
+
 def test_the_step_measured_at_two_depths_decides_not_the_assumed_one() -> None:
     accepted = (0.9, 0.8, 0.7, 0.6)
     cheap = record_of((3, seen(0.0200, accepted[:3])), (4, seen(0.0201, accepted)))
@@ -174,7 +203,7 @@ def test_one_depth_that_seems_the_best_is_compared_with_another(depth: int, trie
     found = suggestion(record_of((depth, seen(0.02, accepted))), depth)
     assert found is not None
     assert (found.trial, found.best, found.gain) == (True, tried, 0.0)
-    assert found.text.startswith(f"try drafting depth {tried}, to see what a draft costs (")
+    assert found.text.startswith(f"try drafting depth {tried}to measure what a draft costs (")
 
 
 def test_contexts_of_other_lengths_are_not_compared_with_each_other() -> None:
@@ -321,7 +350,7 @@ def test_a_trial_that_cannot_be_compared_ends_all_the_same() -> None:
     for record, at in ((long.with_steps(5, 2, seen(0.02, (0.9,) * 5, 1)), 9.0), (begun, 3 * DAY_S)):
         step = move(record, at)
         assert step.record.depth == 3
-        assert step.text.endswith("met too few requests like those at 3: back to 3")
+        assert step.text.endswith("had too few requests comparable with those at 3: back to 3")
 
 
 def test_the_way_back_is_open_when_no_move_is_left() -> None:

@@ -97,7 +97,7 @@ def test_cards_in_use_by_others_are_not_checked(cards: Cards) -> None:
     gpus = tuple(replace(gpu, users=((7, "train", 9000),)) for gpu in MACHINE.gpus)
     assert cards.start(machine=replace(MACHINE, gpus=gpus)) is None
     assert cards.tasks == []
-    assert "skipped the check of all-reduce" in cards.notices[0]
+    assert "skipped the all-reduce check" in cards.notices[0]
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from caovand.adapters.network.http import Endpoint, HttpResponse, Unanswered
 from caovand.core.healing.failure import Finding
 from caovand.core.health.canary import NOT_JSON, PROMPT, TOKENS
 from caovand.core.plan import Plan, Setting
-from caovand.daemon.engine.canary import FILE, Canary, FirstAnswers
+from caovand.daemon.engine.canary import Canary, FirstAnswers
 from caovand.engines.registry import engine_of
+from caovand.preparation import memories
 from tests.core.machines import SMALL_HYBRID, inventory
 
 HERE = Endpoint("127.0.0.1", 1)
@@ -64,7 +65,7 @@ class World:
     """A state folder, and starts of an engine with what it keeps there."""
 
     def __init__(self, folder: Path, fake: Fake) -> None:
-        self.path, self.fake, self.notices = folder / FILE, fake, list[str]()
+        self.path, self.fake, self.notices = folder / memories.ANSWERS, fake, list[str]()
 
     def start(self, plan: Plan = PLAIN) -> Callable[[str], Finding | None]:
         """Another daemon with another engine; what it finds in answers."""
@@ -87,7 +88,7 @@ def test_an_answer_that_changed_over_a_restart_is_a_failure_if_it_does_so_twice(
     assert world.start()("proof") is None
     again = world.start()
     assert again("proof") is None
-    said = "a fixed prompt was answered wrongly: token 3 is 'x' instead of 'c', which led by 8.0"
+    said = "a fixed prompt got a wrong answer: token 3 is 'x' instead of 'c', which led by 8.0"
     assert again("serving") == Finding("answers-changed", f"{said} nats", "serving")
 
 
@@ -121,14 +122,14 @@ def test_a_near_tie_is_excused_and_reported_once(world: World) -> None:
     again = world.start()
     assert [again("proof"), again("serving")] == [None, None]
     assert len(world.notices) == 1
-    assert "rounding explains that" in world.notices[0]
+    assert "rounding explains the difference" in world.notices[0]
 
 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (greedy("abc", None), "its logits are not numbers"),
-        (Unanswered(f"HTTP 500: Out of range float values are {NOT_JSON}"), "not numbers"),
+        (greedy("abc", None), "its logits are NaN"),
+        (Unanswered(f"HTTP 500: Out of range float values are {NOT_JSON}"), "logits are NaN"),
         (greedy("xxx"), "it repeats 'x'"),
     ],
 )

@@ -82,7 +82,7 @@ def test_only_samples_of_cards_in_use_count_and_neighbours_are_told() -> None:
 
     asyncio.run(scenario())
     assert [s.index for s in seen] == [1, 1]
-    assert told == ["GPU 1: another program (pid 4194305) has taken 3000 MiB"]
+    assert told == ["GPU 1: another program (pid 4194305) has allocated 3000 MiB"]
 
 
 def test_a_fault_of_a_card_goes_to_the_slots_that_use_it() -> None:
@@ -147,7 +147,7 @@ def test_who_has_taken_memory_is_asked_of_the_driver_once_ours_were_seen(
         sample = GpuSample(0, 5_615, 22_527, None, None, None, 0.0, users=((7, 5_000),))
         one._samples([sample])
         assert slot.others_mib == {0: 615}
-        assert await slot.taken_since([CARD]) == "python (pid 9) has taken 4000 MiB of GPU 0"
+        assert await slot.taken_since([CARD]) == "python (pid 9) has allocated 4000 MiB of GPU 0"
         assert slot.others() == {0: 4_000}, "what a degraded plan is kept with"
 
         def hung() -> None:

@@ -313,8 +313,8 @@ def test_a_head_that_cannot_listen_fails_the_check() -> None:
         asyncio.run(checked.head._listen())
     (found,) = checked.head.describe()["checks"]
     assert (found["node"], found["verdict"]) == ("head1", "FAIL")
-    assert found["text"].startswith(f"cannot hear any worker: 127.0.0.1:{checked.port} is this")
-    assert found["remedy"] == "set [cluster] head to an address that workers reach"
+    assert found["text"].startswith(f"cannot listen for workers: 127.0.0.1:{checked.port} is this")
+    assert found["remedy"] == "set [cluster] head to an address that workers can reach"
 
 
 def test_the_check_connects_to_all_each_time() -> None:

@@ -158,14 +158,15 @@ def test_the_cause_of_a_lack_of_memory_names_who_took_it(
 ) -> None:
     async def taken(_: CardUsage, before: object) -> str:
         assert before == inventory().gpus
-        return "python (pid 9) has taken 4000 MiB of GPU 0"
+        return "python (pid 9) has allocated 4000 MiB of GPU 0"
 
     monkeypatch.setattr(CardUsage, "taken_since", taken)
     says = "echo 'torch.OutOfMemoryError: CUDA out of memory.'; exit 1"
     failed = fail_once(inventory(), says, tmp_path, monkeypatch)
     assert failed.finding is not None
     assert failed.finding.text.startswith(
-        "torch.OutOfMemoryError: CUDA out of memory.; python (pid 9) has taken 4000 MiB of GPU 0 ("
+        "torch.OutOfMemoryError: CUDA out of memory.; python (pid 9) has allocated 4000 MiB "
+        "of GPU 0 ("
     )
 
 

@@ -82,7 +82,7 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(
     problem = writer.problem
     assert problem is not None
     assert str(problem).startswith(f"cannot write {writer.path}: database or disk is full; ")
-    assert "figures are shown and served" in problem.remedy
+    assert "metrics are shown and served" in problem.remedy
     writer.put(mark("b"))
     full.clear()
     eventually(lambda: marks(writer.path) == ["a", "b"])
@@ -150,7 +150,7 @@ def test_without_a_thread_rows_wait_for_the_next_try(
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
         writer.put(mark("a"))
-        assert "no thread can be started" in str(writer.problem)
+        assert "a thread cannot be started" in str(writer.problem)
     writer.put(mark("b"))
     eventually(lambda: marks(writer.path) == ["a", "b"])
 
@@ -268,7 +268,7 @@ def test_a_problem_is_told_once_and_its_end_too(
     story(tmp_path / "later", act, notices)
     first, second = notices
     assert first.startswith(f"cannot write {tmp_path}/later/history.db: unable to open")
-    assert second == f"{tmp_path}/later/history.db can be written again"
+    assert second == f"{tmp_path}/later/history.db is writable again"
 
 
 def test_turned_off_nothing_is_kept_and_asking_says_how_to_turn_it_on(tmp_path: Path) -> None:

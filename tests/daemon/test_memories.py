@@ -143,8 +143,8 @@ def test_a_degraded_plan_of_another_format_is_set_aside_and_named(tmp_path: Path
     state_file.write(tmp_path / memories.DEGRADED_PLAN, former)
     (text,) = memories.set_aside(tmp_path, HEALING)
     assert text.endswith(
-        "good-plan.json: it is not in a format that this version reads; moved to"
-        " good-plan.json.unreadable, starting with a new file"
+        "good-plan.json: this version cannot read its format; moved to "
+        "good-plan.json.unreadable, starting with a new file"
     )
     assert (
         PlanMemory(tmp_path / memories.DEGRADED_PLAN, HEALING).document(None, MARK, "auto") is None
@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_written_ends_nothing(
 
     monkeypatch.setattr(Path, "replace", fail)
     (text,) = memories.set_aside(tmp_path, HEALING)
-    assert "nor rename it: Permission denied; delete it" in text
+    assert "renaming it failed: Permission denied; delete it" in text
     assert ModeMemory(tmp_path / memories.MODE).mode is None
 
 

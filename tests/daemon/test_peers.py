@@ -241,7 +241,7 @@ def test_who_cannot_be_asked_is_no_stranger(serve: Serve, monkeypatch: pytest.Mo
 
     server = serve()
     monkeypatch.setattr(engine_user, "as_engine", unanswered)
-    with pytest.raises(Unanswered, match="cannot read which process") as caught:
+    with pytest.raises(Unanswered, match="cannot determine which process") as caught:
         call(endpoint(server.port, Peers(members(server))), "/", LONG_S)
     assert not isinstance(caught.value, Stranger)
     assert limits.limit_reached(caught.value), "the check is made again"
@@ -276,7 +276,7 @@ def test_a_socket_that_is_closed_while_it_is_looked_up_is_no_stranger_s(
         return ports.ConnectionEnds((gone,), None if next(closed) else gone)
 
     monkeypatch.setattr(ports, "ends", ends)
-    with pytest.raises(Unanswered, match="closed at its other end") as caught:
+    with pytest.raises(Unanswered, match="the peer closed") as caught:
         call(endpoint(server.port, Peers(members(server))), "/", LONG_S)
     assert not isinstance(caught.value, Stranger)
     assert server.heard == b""

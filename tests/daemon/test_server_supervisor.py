@@ -204,7 +204,7 @@ def test_the_end_of_one_that_served_is_the_problem_whatever_it_has_printed() -> 
         described = world.page.describe()
         assert described is not None
         assert described["problem"].startswith(
-            "the page's process ended with exit status 1: cannot"
+            "the page's process exited with exit status 1: cannot"
         )
 
     run(test)

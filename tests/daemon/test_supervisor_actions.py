@@ -470,7 +470,7 @@ class Changing(Part):
 
     def outdated(self) -> str:
         self._times -= 1
-        return "node n2: its link has ended" if self._times >= 0 else ""
+        return "node n2: its link was lost" if self._times >= 0 else ""
 
 
 @pytest.mark.parametrize("times", [1, MAX_REPLANS - 1])
@@ -489,7 +489,7 @@ def test_what_changes_each_time_is_waited_for(world: World) -> None:
         daemon.one.part = Changing(MAX_REPLANS)
         daemon.start()
         held = await daemon.until(State.HOLD)
-        assert held.reason == "cannot start: node n2: its link has ended"
+        assert held.reason == "cannot start: node n2: its link was lost"
         assert world.inspections == MAX_REPLANS
         await daemon.until(State.SERVING)
 
@@ -537,7 +537,7 @@ def test_no_engine_is_started_beside_one_that_could_not_be_ended(world: World) -
         assert lives(first)
         await daemon.until(State.SERVING)
         assert not lives(first)
-        assert [text for text in daemon.texts("noticed") if "ended orphans of an earlier" in text]
+        assert [text for text in daemon.texts("noticed") if "killed orphans of an earlier" in text]
 
     play(world, story, recheck_s=0.05)
 

@@ -109,7 +109,7 @@ def applies(tmp_path: Path) -> Slot:
 
 
 def test_what_a_suggestion_waits_for_is_shown_from_the_start(suggests: Slot) -> None:
-    waits = "of 1,000 steps measured; only those of one request at a time count"
+    waits = "of 1,000 steps measured; only steps with a single request count"
     suggests.wait()
     suggests.wait()
     assert suggests.shown == f"drafting depth 3: 0 {waits}"
@@ -120,7 +120,8 @@ def test_what_a_suggestion_waits_for_is_shown_from_the_start(suggests: Slot) -> 
     suggests.ask()
     suggests.ask()
     assert (
-        suggests.shown == "drafting depth 0: nothing to suggest: no drafts have been measured yet"
+        suggests.shown
+        == "drafting depth 0: no suggestion, because no drafts have been measured yet"
     )
 
 
@@ -295,7 +296,7 @@ def test_a_depth_that_fails_on_trial_is_left_at_once_for_good(applies: Slot) -> 
     decided = applies.tuner.after(plan(0), Decision("degrade", plan(0), rung="eager"))
     assert decided == Decision("degrade", text="drafting depth 0 failed on trial: back to 3")
     assert applies.tuner.depth_for(plan(3)) is None
-    assert "it is not tried again" in applies.texts[-1]
+    assert "and not tried again" in applies.texts[-1]
     again = Decision("again")
     assert applies.tuner.after(plan(3), again) is again
 
@@ -332,7 +333,7 @@ def test_nothing_is_moved_that_cannot_be_written_down(applies: Slot) -> None:
     assert not applies.wait()
     assert not applies.wait()
     (text,) = applies.texts  # once
-    assert "cannot remember what the draft tuner measured" in text
+    assert "cannot save what the draft tuner measured" in text
     assert applies.tuner.depth_for(plan(3)) is None
 
 
@@ -343,7 +344,7 @@ def test_a_depth_that_fails_is_left_even_if_that_cannot_be_written_down(applies:
     (applies.path / memories.TUNING).mkdir()
     applies.tuner.after(plan(0), Decision("again"))
     assert applies.tuner.depth_for(plan(3)) is None
-    assert "it is not tried again" in applies.texts[-1]
+    assert "and not tried again" in applies.texts[-1]
 
 
 def test_only_apply_changes_a_plan(applies: Slot) -> None:
@@ -362,5 +363,5 @@ def test_a_kept_depth_that_no_longer_fits_is_named(applies: Slot) -> None:
     applies.serve(plan(3))
     applies.ask()
     assert not applies.wait()
-    assert applies.shown.endswith("; depth 0, kept so far, cannot be planned at present")
+    assert applies.shown.endswith("; depth 0, used so far, cannot be planned at present")
     assert applies.tuner.depth_for(plan(3)) == 0

@@ -229,7 +229,7 @@ def test_a_stranger_on_the_port_is_believed_at_the_second_look_in_a_row(
 ) -> None:
     events, notices, _ = polled(monkeypatch, [STRANGER, None, STRANGER])
     assert [event for event in events if isinstance(event, Failed)] == []
-    assert notices == [f"skipped a check of the engine: {STRANGER}"] * 2
+    assert notices == [f"skipped an engine check: {STRANGER}"] * 2
     events, _, _ = polled(monkeypatch, [STRANGER, STRANGER])
     (failed,) = (event for event in events if isinstance(event, Failed))
     assert (failed.finding.failure, failed.finding.text) == ("port-busy", str(STRANGER))

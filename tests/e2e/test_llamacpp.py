@@ -116,7 +116,7 @@ def test_another_kind_is_refused_while_the_engine_serves_on(served: Daemon) -> N
     served.config_path.write_text(f'{text}\n[engine]\nkind = "vllm"\n')
     served.ctl("reload")
     until(lambda: served.status()["refusal"], "the refusal")
-    assert "is for vLLM, and this daemon began with llama.cpp" in str(served.status()["refusal"])
+    assert "is for vLLM, but this daemon started with llama.cpp" in str(served.status()["refusal"])
     assert served.status()["engine_pid"] == pid
     served.config_path.write_text(text)
     assert served.ctl("reload").returncode == 0

@@ -161,11 +161,11 @@ def test_replicas_deal_out_the_experts_or_cut_each(
     assert bool(found.value("enable_expert_parallel")) == dealt
     assert forecast(found, machine).fits
     reason = found.settings["data_parallel_size"].reason
-    assert (f"each expert is cut over {used} cards" in reason) != dealt
+    assert (f"each expert is split over {used} cards" in reason) != dealt
     idle = [warning for warning in found.warnings if "idle" in warning]
     assert bool(idle) == (used < cards)
     for warning in idle:
-        assert "128 experts cannot be dealt evenly to 7 cards" in warning
+        assert "128 experts cannot be distributed evenly over 7 cards" in warning
         assert "its experts of 2880 cannot be cut in 7" in warning
 
 
@@ -182,7 +182,7 @@ def test_idle_cards_of_experts_that_no_replicas_share_out(name: str, fact: str) 
     (warning,) = [warning for warning in found.warnings if "GPU 4 and GPU 5 stay" in warning]
     assert fact in warning
     assert "replicas cannot use all: " in warning
-    assert "experts cannot be dealt evenly to 6 cards, and its experts of" in warning
+    assert "experts cannot be distributed evenly over 6 cards, and its experts of" in warning
     assert "another engine can use them ([engine] gpus)" in warning
 
 
@@ -212,9 +212,13 @@ def test_the_operator_decides_whether_experts_stay_whole() -> None:
 @pytest.mark.parametrize(
     ("name", "words", "said"),
     [
-        ("gpt-oss-120b", "-dp 6 --enable-expert-parallel", "gives each card as many; remove --en"),
-        ("gpt-oss-120b", "-dp 3 -tp 2 --enable-expert-parallel", "cannot deal 128 experts to 6"),
-        ("GLM-4.5-Air-AWQ", "-dp 6", "cannot share out the experts over 6 cards: its experts of"),
+        (
+            "gpt-oss-120b",
+            "-dp 6 --enable-expert-parallel",
+            "needs the same number on each card; remove --en",
+        ),
+        ("gpt-oss-120b", "-dp 3 -tp 2 --enable-expert-parallel", "cannot deal 128 experts over 6"),
+        ("GLM-4.5-Air-AWQ", "-dp 6", "cannot distribute the experts over 6 cards: its experts of"),
         ("MiniMax-M2", "-dp 5", "its experts of 1536 cannot be cut in 5"),
         ("gpt-oss-120b", "-dp 3 -tp 2", ""),
         ("gpt-oss-120b", "-dp 4 --enable-expert-parallel", ""),
@@ -232,10 +236,10 @@ def test_experts_dealt_unevenly_are_warned_of() -> None:
     machine = _some_cards("h200-x8", 6, "GLM-4.5-Air-AWQ")
     words = ["-dp", "6", "--enable-expert-parallel"]
     found = plan(machine, engine={"extra_args": words})
-    assert any("128 experts cannot be dealt evenly to 6" in one for one in found.warnings)
+    assert any("128 experts cannot be distributed evenly over 6" in one for one in found.warnings)
     assert forecast(found, machine).fits
     even = plan(machine, engine={"extra_args": ["-dp", "4", "--enable-expert-parallel"]})
-    assert not any("dealt evenly" in one for one in even.warnings)
+    assert not any("distributed evenly" in one for one in even.warnings)
 
 
 def _some_cards(box: str, cards: int, name: str) -> Inventory:
@@ -327,7 +331,7 @@ KEPT = {"engine": {"extra_args": ["--enable-prefix-caching"]}}
 @pytest.mark.parametrize(
     ("box", "name", "why"),
     [
-        ("5090", "Qwen3.5-35B-A3B-AWQ", "fill no block of 2096"),
+        ("5090", "Qwen3.5-35B-A3B-AWQ", "do not fill a block of 2096"),
         ("4090", "Qwen3.6-27B-AWQ", "the cards finish more requests"),
     ],
 )

@@ -177,4 +177,4 @@ def test_a_set_cache_is_vllms_own_less_what_its_graphs_take() -> None:
     memory = forecast(found, machine)
     assert memory.fits
     reason = found.settings[BYTES].reason
-    assert f"vLLM would leave it {own / 2**30:.2f}, and its graphs need the difference" in reason
+    assert f"vLLM would leave it {own / 2**30:.2f}, but its graphs need the difference" in reason

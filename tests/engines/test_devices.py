@@ -247,7 +247,7 @@ def test_a_card_that_the_environment_names_is_the_one_forecast() -> None:
     for name, seen in (("1", gpus[1:]), ("GPU-1f", gpus[1:]), ("", ())):
         found = plan(machine, engine={"env": {"CUDA_VISIBLE_DEVICES": name}})
         assert gpus_of(found, machine) == seen
-    assert "names no visible card" in forecast(found, machine).reason
+    assert "does not name a visible card" in forecast(found, machine).reason
 
 
 LLAMA_8B = replace(
@@ -271,7 +271,7 @@ def test_one_busy_card_does_not_block_those_that_are_free(count: int, used: str 
     assert forecast(found, machine).fits
     visible = found.env["CUDA_VISIBLE_DEVICES"].value
     assert visible == used if used else "0" not in visible.split(",")
-    assert "GPU 0 has 1620 MiB free" in found.settings["tensor_parallel_size"].reason
+    assert "GPU 0 has only 1620 MiB free" in found.settings["tensor_parallel_size"].reason
 
 
 def test_a_card_that_is_busy_is_waited_for_where_the_split_was_asked_for() -> None:

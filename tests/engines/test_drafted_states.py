@@ -265,7 +265,7 @@ def test_who_reads_long_prompts_is_told_what_brings_the_prefix_cache_back() -> N
         return plan(inventory(engine=of), **sections).settings["speculative_config"].reason
 
     long = {"workload": "long"}
-    assert reason(policy={**long, "mtp": 3}).endswith("[policy] mtp = 0 brings it back")
+    assert reason(policy={**long, "mtp": 3}).endswith("[policy] mtp = 0 turns it on again")
     off = {"extra_args": ["--no-enable-prefix-caching"]}
     for other in (
         reason(FIXED, policy={**long, "mtp": 3}),
@@ -274,4 +274,4 @@ def test_who_reads_long_prompts_is_told_what_brings_the_prefix_cache_back() -> N
         reason(policy={**long, "mtp": 3}, engine=off),
         reason(replace(CUDA, version="0.32.0"), policy={**long, "mtp": 3}),
     ):
-        assert "brings it back" not in other
+        assert "turns it on again" not in other

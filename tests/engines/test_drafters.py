@@ -14,7 +14,7 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.command import build
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.kv_cache import layout_for
-from caovand.engines.vllm.memory.settings import candidate_of_plan
+from caovand.engines.vllm.memory.settings import DEPTHS, candidate_of_plan
 from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import forward_bytes
 from caovand.engines.vllm.planning.decisions import forecast
@@ -53,8 +53,8 @@ def planned(
 def test_a_drafter_drafts_as_deep_as_it_was_trained() -> None:
     made = planned()
     setting = made.settings["speculative_config"]
-    assert setting.value == {
-        "method": "dflash", "model": DRAFTER.path, "num_speculative_tokens": 15,
+    assert {**setting.value, DEPTHS: None} == {
+        "method": "dflash", "model": DRAFTER.path, "num_speculative_tokens": 15, DEPTHS: None,
     }  # fmt: skip
     assert "trained on blocks of 16 tokens" in setting.reason
     argv = build(made, NEW).argv
@@ -63,6 +63,13 @@ def test_a_drafter_drafts_as_deep_as_it_was_trained() -> None:
     assert planned(policy={"mtp": 0}).value("speculative_config") is None
     for mode in ("stable", "fast"):
         assert planned(how={"mode": mode}).mtp == 15
+
+
+def test_a_plan_with_the_tuners_depth_is_otherwise_the_same() -> None:
+    for depth in (7, 0):
+        tuned = planned(policy={"mtp": depth}).tuned(planned())
+        assert tuned is not None
+        assert tuned.mtp == depth
 
 
 def test_its_weights_cache_and_reads_are_forecast() -> None:
@@ -102,7 +109,13 @@ def test_a_cache_next_to_windows_or_states_is_forecast_for_equal_heads_alone() -
     ("changes", "machine", "sections", "fact", "remedy"),
     [
         ({}, {"release": CUDA}, {}, "only FlashAttention and FlexAttention", "vLLM 0.32 or newer"),
-        ({}, {"release": CPU, "gpus": ()}, {}, "never tried with a drafter", "remove [model]"),
+        (
+            {},
+            {"release": CPU, "gpus": ()},
+            {},
+            "never been tested with a drafter",
+            "remove [model]",
+        ),
         (
             {},
             {"release": replace(NEW, architectures=frozenset({"Qwen3ForCausalLM"}))},
@@ -115,11 +128,11 @@ def test_a_cache_next_to_windows_or_states_is_forecast_for_equal_heads_alone() -
             {"target_layers": 36},
             {},
             {},
-            "for a model of 36 layers, and this one has 64",
+            "for a model of 36 layers, but this one has 64",
             "made for",
         ),
         ({"reads": (1, 64), "target_layers": 0}, {}, {}, "it reads layer 64", "made for"),
-        ({"target_width": 4096}, {}, {}, "of width 4096, and the model's have 5120", "made for"),
+        ({"target_width": 4096}, {}, {}, "of width 4096, but the model's have 5120", "made for"),
         ({"vocab_size": 32000}, {}, {}, "its vocabulary has 32000 tokens", "made for"),
         (
             {"heads": 9, "kv_heads": 3},
@@ -156,7 +169,7 @@ def test_verbatim_flags_win_and_are_not_forecast() -> None:
     own = '{"method":"eagle3","model":"/srv/eagle","num_speculative_tokens":2}'
     made = planned(DENSE, engine={"extra_args": ["--speculative-config", own]})
     reason = forecast(made, inventory(DENSE, H200, NEW)).reason
-    assert "the draft model takes additional memory" in reason
+    assert "the draft model needs additional memory" in reason
 
 
 def test_short_memory_costs_the_drafter_before_the_context() -> None:
@@ -164,7 +177,7 @@ def test_short_memory_costs_the_drafter_before_the_context() -> None:
     assert small.mtp == 0
     assert small.value("max_model_len") == planned(DENSE, named("RTX 3090")).value("max_model_len")
     (text,) = (text for text in small.warnings if "[model] drafter" in text)
-    assert "drafting nothing leaves memory that is worth more here" in text
+    assert "drafting nothing leaves memory for other settings, which is worth more here" in text
     assert "set [policy] mtp = 8 to draft anyway" in text
     large = planned(gpus=named("RTX 3090", 2))
     assert large.mtp == 15

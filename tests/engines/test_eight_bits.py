@@ -232,7 +232,7 @@ def on_hopper(model: ModelCard, mib: int = 19_000) -> Inventory:
 def test_on_hopper_it_is_not_for_what_computes_in_float16(
     model: ModelCard, typed: str | None
 ) -> None:
-    """FlashAttention there writes bfloat16 alone: the first request would end the engine."""
+    """FlashAttention there writes bfloat16 alone: the first request would crash the engine."""
     machine, policy = on_hopper(model), {"dtype": typed} if typed else {}
     found = plan(machine, policy=policy)
     half = typed == "half" or (typed is None and model is HALF)

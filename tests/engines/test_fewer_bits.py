@@ -95,7 +95,7 @@ def test_weights_are_rounded_before_any_go_to_host_memory(card: Any, gpus: tuple
     assert found.value("max_num_seqs") >= 4
     assert found.value("kv_cache_dtype") == ("fp8" if gpus is TURING_22G else None)
     assert forecast(found, machine).fits
-    (told,) = [text for text in found.warnings if "quantised to fp8 while they are loaded" in text]
+    (told,) = [text for text in found.warnings if "quantised to fp8 while loading" in text]
     assert f"{card.path.rpartition('/')[2]}-FP8" in told
 
 

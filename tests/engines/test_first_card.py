@@ -1,4 +1,4 @@
-"""vLLM chooses the kernels of all cards by the first, so the oldest comes first."""
+"""vLLM chooses the kernels for all cards by the first one, so the oldest comes first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.engines.vllm.memory.settings import gpus_of
-from caovand.engines.vllm.planning.warnings import foreseen_failure
+from caovand.engines.vllm.planning.foreseen import foreseen_failure
 from tests.boxes.models import model
 from tests.core.machines import inventory, named, plan
 

@@ -28,14 +28,17 @@ def test_weights_and_cache_must_fit_what_is_available() -> None:
     short = forecast_of(machine(20, 20600))
     assert not short.fits
     assert short.lack.startswith("20.03 GiB of weights and ")
-    assert "20.12 GiB of RAM that are available" in short.lack
+    assert "20.12 GiB of available RAM" in short.lack
     assert short.advice[0].startswith("stop other programs: ")
 
 
 def test_the_advice_is_what_would_help() -> None:
     cache = forecast_of(machine(20, 60000))
     least = 20600 + cache.needed_mib
-    assert "holds one whole request" in forecast_of(machine(20, int(least + 40))).advice[1]
+    assert (
+        "is enough for one full-length request"
+        in forecast_of(machine(20, int(least + 40))).advice[1]
+    )
     assert "shorter max_model_len" in forecast_of(machine(20, 20600)).advice[1]
     assert "quantised" in forecast_of(machine(20, 10000)).advice[1]
 

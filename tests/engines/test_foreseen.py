@@ -14,7 +14,7 @@ from caovand.core.healing.failure import Foreseen
 from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan
 from caovand.engines.vllm.engine import ENGINE
-from caovand.engines.vllm.planning.warnings import is_clear
+from caovand.engines.vllm.planning.foreseen import is_clear
 from caovand.engines.vllm.sizing.choice import CONTEXT_STEP
 from tests.boxes import models as boxes
 from tests.boxes.machines import box_with
@@ -69,7 +69,7 @@ def test_a_flag_that_the_release_does_not_have_is_named_as_it_was_typed() -> Non
     assert (found.finding.failure, found.hold) == ("bad-arguments", False)
     text = "cannot pass --no-such-flag-at-all: vLLM 0.21.0 has no such flag; remove it from"
     refused(f"{text} [engine] extra_args", asked, "--no-such-flag-at-all")
-    assert any("has no --no-such-flag-at-all: it will" in one for one in planned(
+    assert any("has no --no-such-flag-at-all and will" in one for one in planned(
         asked, "--no-such-flag-at-all").warnings)  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def test_a_context_that_does_not_fit_is_shortened_before_any_start() -> None:
     assert plan.settings["max_model_len"].reason == (
         f"context {ASKED} -> {plan.value('max_model_len')}, because of kv-cache-short"
     )
-    assert any(text.startswith("as asked for, it does not fit: ") for text in plan.warnings)
+    assert any(text.startswith("as requested, it does not fit: ") for text in plan.warnings)
     assert found is None
 
 
@@ -134,7 +134,7 @@ def test_where_nothing_may_be_lowered_it_fails_before_any_start(
     assert found is not None
     assert (found.finding.failure, found.hold) == ("kv-cache-short", False)
     assert found.finding.text.startswith("cannot start: it does not fit: 3.0 GiB left for the")
-    assert "gpu_memory_utilization = 0.27 holds it, and costs nothing" in found.finding.text
+    assert "gpu_memory_utilization = 0.27 holds it at no cost" in found.finding.text
     assert "add max_model_len to [policy] pinned" in found.finding.text
 
 

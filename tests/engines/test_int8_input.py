@@ -68,7 +68,7 @@ def test_it_is_taken_where_it_is_asked_for_and_half_otherwise(gpus: tuple[Gpu, .
 @pytest.mark.parametrize(
     ("card", "gpus", "fact"),
     [
-        (QWEN_27B_AWQ, turing(2), "and AWQ weights have zero points"),
+        (QWEN_27B_AWQ, turing(2), "but AWQ weights have zero points"),
         (QWEN_27B, H200, "the weights are not quantised"),
         (GPT_OSS, named("RTX 4090"), "the weights are mxfp4"),
         (ABSENT, turing(2), "the model is not on this machine yet"),
@@ -79,7 +79,7 @@ def test_it_is_taken_where_it_is_asked_for_and_half_otherwise(gpus: tuple[Gpu, .
         (gptq(group_size=-1), turing(2), "each column of the weights has a single scale"),
         (replace(gptq(), experts=8), turing(2), "no int8 kernel for 4-bit experts"),
         (gptq(), H200, "GPU 0 is SM90, where vLLM prefers another kernel"),
-        (gptq(), named("RTX 5090"), "GPU 0 is SM120, on which they were never tried"),
+        (gptq(), named("RTX 5090"), "GPU 0 is SM120, on which they have never been tested"),
         (gptq(None), turing(2), "the scales could not be read"),
         (gptq("layers.0.q_proj.scales"), turing(2), "layers.0.q_proj.scales has negative scales"),
     ],

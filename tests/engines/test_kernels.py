@@ -138,7 +138,7 @@ def test_the_doctor_names_what_is_not_built_and_the_command() -> None:
     (good,) = told(BUILT)
     assert (good.verdict, good.text) == (
         "PASS",
-        "FlashInfer's kernels that most models need on SM75 are built",
+        "the FlashInfer kernels that most models need on SM75 are built",
     )
     sampler = replace(OWN, kernels=(("sm86", ("sampling",)),))
     (lack,) = told(sampler, (replace(turing(1)[0], compute_capability=(8, 6)),))

@@ -67,9 +67,21 @@ def test_an_engine_without_the_flag_logs_every_poll() -> None:
     assert flag not in build(planned(older), older).argv
 
 
+def test_a_plan_says_that_clients_choose_their_priority() -> None:
+    words = {"extra_args": ["--scheduling-policy", "priority"]}
+
+    def told(**sections: Any) -> list[str]:
+        return [one for one in planned(NEW, **sections).warnings if "scheduling-policy" in one]
+
+    assert "([gateway] listen) orders requests by keys" in told(engine=words)[0]
+    gateway = {"listen": "127.0.0.1:8080"}
+    assert "gateway passes that on" in told(engine=words, gateway=gateway)[0]
+    assert told() == told(engine={"extra_args": ["--scheduling-policy", "fcfs"]}) == []
+
+
 @pytest.mark.parametrize("value", ["-1", "often", "1.5"])
 def test_an_interval_that_is_none_is_refused(value: str) -> None:
-    with pytest.raises(Unplannable, match="no number of seconds"):
+    with pytest.raises(Unplannable, match="not a number of seconds"):
         planned(NEW, engine={"extra_args": ["--sse-keep-alive-interval", value]})
 
 
@@ -119,14 +131,6 @@ def test_drafts_by_batch_size_are_checked_before_a_start(schedule: str, fact: st
     assert bool(found) is bool(fact)
     assert all(fact in one for one in found)
     assert "does not support it; use vLLM 0.32 or newer" in refused(CUDA, config)[0]
-
-
-def test_adaptive_verification_needs_whole_graphs_and_one_stage() -> None:
-    config = drafts('"enable_adaptive_verification": true')
-    assert "whole steps in CUDA graphs" in refused(NEW, config, "--enforce-eager")[0]
-    assert "LoRA" in refused(NEW, config, "--enable-lora")[0]
-    stages = ("--pipeline-parallel-size", "2")
-    assert any("pipeline stages" in one for one in refused(NEW, config, *stages))
 
 
 def test_a_match_unit_is_refused_where_layers_are_alike() -> None:

@@ -55,7 +55,7 @@ def test_it_is_taken_where_it_is_asked_for_and_16_bits_otherwise() -> None:
     made = plan(machine, **INT8)
     assert build(made, machine.engine).env[LM_HEAD] == "int8"
     assert made.env[LM_HEAD].reason == (
-        "[policy] lm_head is int8: saves 0.59 GiB a card, and reads as much less for a token"
+        "[policy] lm_head is int8: saves 0.59 GiB per card, and reads that much less per token"
     )
     for policies in ({"lm_head": "half"}, {"mode": "stable"}):
         assert LM_HEAD not in build(plan(machine, policy=policies), machine.engine).env
@@ -67,7 +67,7 @@ def test_the_policy_takes_it_for_4_bit_weights_and_says_the_price() -> None:
     machine = box()
     made = plan(machine)
     assert build(made, machine.engine).env[LM_HEAD] == "int8"
-    assert made.env[LM_HEAD].reason.startswith("saves 0.59 GiB a card")
+    assert made.env[LM_HEAD].reason.startswith("saves 0.59 GiB per card")
     assert 'lm_head = "half" keeps 16 bits' in made.env[LM_HEAD].reason
     for other in (
         replace(QWEN_27B_AWQ, quantization=None),
@@ -126,18 +126,18 @@ def test_the_forecast_and_the_context_count_the_memory_it_saves(count: int) -> N
 @pytest.mark.parametrize(
     ("machine", "fact"),
     [
-        (inventory(QWEN_27B_AWQ, H200, KNOWN), "its kernel is for SM75, and GPU 0 is not"),
+        (inventory(QWEN_27B_AWQ, H200, KNOWN), "its kernel is for SM75, but GPU 0 is not"),
         (inventory(QWEN_27B_AWQ, (), CPU), "its kernel is for CUDA"),
         (box(engine=replace(KNOWN, plugin=None)), "are not installed in the engine"),
         (box(engine=replace(KNOWN, library_problem="no file")), "cannot be loaded: no file"),
         (box(engine=replace(KNOWN, lm_head="fail: a is not b")), "computes logits (a is not b)"),
-        (box(engine=replace(KNOWN, lm_head="")), "computes logits (it could not be probed)"),
+        (box(engine=replace(KNOWN, lm_head="")), "(the engine could not be probed)"),
         (box(model=ABSENT), "the model is not on this machine yet"),
-        (box(model=replace(QWEN_27B_AWQ, hidden_size=5100)), "the hidden size is 5100"),
+        (box(model=replace(QWEN_27B_AWQ, hidden_size=5100)), "the hidden size, 5100"),
         (
             box(model=replace(QWEN_27B_AWQ, weights=tuple(
                 w for w in QWEN_27B_AWQ.weights if w.part != "head"))),
-            "the embedding's, too",
+            "shares its weights with the embedding",
         ),
         (
             box(model=replace(QWEN_27B_AWQ, weights=tuple(

@@ -16,6 +16,7 @@ from caovand.engines.vllm.memory.estimate import kv_bytes
 from caovand.engines.vllm.memory.settings import candidate_of_plan
 from caovand.engines.vllm.planning import size_on_split as plan_size
 from caovand.engines.vllm.planning.decisions import forecast
+from caovand.engines.vllm.planning.draft_schedule import by_batch_size
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from tests.core.machines import (
     A100,
@@ -80,8 +81,9 @@ def weighed(
 
     def noting(partials: list[PartialPlan]) -> PartialPlan:
         found = size(partials)
-        if found.choice and not found.why_unmodelled:
-            seen.append(found.choice.candidate)
+        varied = by_batch_size(found).choice  # which follows once the best is known
+        if varied and not found.why_unmodelled:
+            seen.append(varied.candidate)
         return found
 
     monkeypatch.setattr(plan_size, "size_together", noting)

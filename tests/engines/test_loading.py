@@ -28,7 +28,7 @@ def test_a_host_of_8_gb_loads_mapped_shards_as_they_are() -> None:
     made = planned()
     for name in ("load_format", "safetensors_load_strategy", "model_loader_extra_config"):
         assert made.value(name) is None
-    assert any("pages read earlier are evicted" in text for text in made.warnings)
+    assert any("pages and has to read" in text for text in made.warnings)
     assert not any("runai" in text for text in made.warnings)
 
 
@@ -90,3 +90,12 @@ def test_pickled_weights_need_memory_for_whole_files() -> None:
         assert not any("pickled" in text for text in made.warnings)
     one_file = planned(model=replace(IN_ONE_FILE, pickled=True))
     assert not any("mmap" in text for text in one_file.warnings)
+
+
+def test_a_file_is_copied_to_a_card_only_where_it_fits_next_to_the_weights() -> None:
+    words = ["--load-format", "fastsafetensors"]
+    (text,) = (text for text in planned(*words, model=IN_ONE_FILE).warnings if "copies" in text)
+    assert "cannot use --load-format fastsafetensors" in text
+    assert f"the largest of {IN_ONE_FILE.largest_file >> 20} MiB" in text
+    assert not any("copies" in text for text in planned(*words).warnings)
+    assert not any("copies" in text for text in planned(model=IN_ONE_FILE).warnings)

@@ -136,10 +136,10 @@ def test_a_written_reranker_ranks_by_the_answer_yes() -> None:
     assert forecast(found, machine).fits
     words = shown(found, machine).partition("--hf-overrides ")[2]
     assert json.JSONDecoder().raw_decode(words.lstrip("'"))[0] == found.value("hf_overrides")
-    (warning,) = (text for text in found.warnings if "a prompt of its own" in text)
+    (warning,) = (text for text in found.warnings if "a special prompt" in text)
     assert "qwen3_reranker.jinja" in warning
     typed = plan(machine, model={"chat_template": "/srv/reranker.jinja"})
-    assert not any("a prompt of its own" in text for text in typed.warnings)
+    assert not any("a special prompt" in text for text in typed.warnings)
 
 
 def test_speech_needs_a_package_that_reads_sound() -> None:

@@ -44,3 +44,11 @@ def test_what_is_true_of_every_engine_is_said_of_an_uncertain_one() -> None:
     assert answer_for(UNCERTAIN, finding, None).heals == "no"
     shared = Finding("device-oom-load", "out of memory", signature="oom.cuda", line=1)
     assert answer_for(UNCERTAIN, shared, None).heals == "depends"
+
+
+def test_an_uncertain_engine_is_not_told_the_settings_of_another() -> None:
+    found = explain_log("Memory access fault by GPU node-2 on address 0x7d35. Reason: Unknown.\n")
+    assert found is not None
+    assert found[0].name == UNCERTAIN.name
+    assert "AMD card" in found[1].advice[0]
+    assert not any("in this order" in text for text in found[1].advice)

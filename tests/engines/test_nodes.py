@@ -52,7 +52,7 @@ def test_cards_are_split_inside_a_node_and_stages_lie_on_the_nodes() -> None:
 def test_what_one_node_has_no_room_for_is_sized_for_all() -> None:
     """70 billion parameters of four bits, 37 GiB, on three cards of 22 GB: a stage on each."""
     machine = inventory(LLAMA_70B_AWQ, turing(1))
-    with pytest.raises(Unplannable, match="GiB of weights a card would stay in host memory"):
+    with pytest.raises(Unplannable, match="GiB of weights per card would stay in host memory"):
         plan(machine)
     found = over(3, machine)
     assert found.value("cpu_offload_gb") is None
@@ -98,7 +98,7 @@ def test_a_worker_cannot_deal_the_layers_otherwise() -> None:
 def test_a_worker_has_no_forecast_of_what_others_hold() -> None:
     memory = forecast(over(2), inventory())
     assert memory.fits is None
-    assert "the cards of the other machines are not known here" in memory.reason
+    assert "the other machines' cards are not known here" in memory.reason
 
 
 def test_only_as_many_cards_of_a_node_count_as_it_has_ranks() -> None:

@@ -34,12 +34,12 @@ def spread_over(machine: Inventory, **sections: object) -> Plan:
         ("mp", CPU, ""),
         ("mp", CUDA, ""),
         ("ray", WITH_RAY, ""),
-        ("ray", replace(CPU, ray="2.60.0"), "vLLM refuses Ray on CPU"),
-        ("ray", replace(WITH_RAY, version="0.20.2"), "from 0.21 on, and this is 0.20.2"),
+        ("ray", replace(CPU, ray="2.60.0"), "vLLM does not support Ray on CPUs"),
+        ("ray", replace(WITH_RAY, version="0.20.2"), "from 0.21 on, but this is 0.20.2"),
         (
             "ray",
             replace(CUDA, ray="2.51.1"),
-            "Ray 2.51.1 runs the code of anyone who reaches it; 2.52",
+            "Ray 2.51.1 runs code from anyone who can reach it; 2.52",
         ),
         (
             "ray",
@@ -107,7 +107,7 @@ def test_what_ray_could_deal_to_another_node_is_refused(model: ModelCard, dealt:
     others = tuple(Node(name, named("A10")) for name in ("n2", "n3"))
     three = replace(machine, others=others)
     assert (PARTITION in plan(three).env) is dealt
-    with pytest.raises(Unplannable, match="Ray may deal the layers of one node to another"):
+    with pytest.raises(Unplannable, match="Ray can assign one node's layers to another"):
         spread_over(three)
     assert spread_over(replace(machine, others=others[:1])), "Ray has no choice"
     typed = {"extra_args": ["--tensor-parallel-size", "3"]}
@@ -119,18 +119,18 @@ def test_stages_that_were_dealt_by_hand_are_refused_as_such() -> None:
     with pytest.raises(Unplannable) as refused:
         over(3, engine=typed)
     assert str(refused.value) == (
-        "cannot plan for 3 nodes over Ray: [engine] env has VLLM_PP_LAYER_PARTITION, and Ray may"
-        " run a stage on another node than its rank's; remove it, or set [cluster] executor = "
-        '"mp"'
+        "cannot plan for 3 nodes over Ray: [engine] env has VLLM_PP_LAYER_PARTITION, but Ray "
+        "can run a stage on a different node than its rank's; remove it, or set [cluster] "
+        'executor = "mp"'
     )
     assert over(2, engine={"env": {PARTITION: "20,44"}})
     assert over(3)
 
 
 def test_ray_is_started_over_ipv4() -> None:
-    with pytest.raises(Unplannable, match="fd00::1 is an IPv6 one"):
+    with pytest.raises(Unplannable, match="fd00::1 is IPv6"):
         spread(plan(), alike(2), "fd00::1", 7071, executor="ray")
-    with pytest.raises(Unplannable, match="fd00::1 is an IPv6 one"):
+    with pytest.raises(Unplannable, match="fd00::1 is IPv6"):
         spread(plan(), alike(2), "gpu1.example", 7071, executor="ray", address="fd00::1")
     assert spread(plan(), alike(2), "gpu1.example", 7071, executor="ray", address="10.0.0.1")
 
@@ -141,7 +141,7 @@ def test_typed_flags_that_ray_decides_are_refused() -> None:
     with pytest.raises(Unplannable) as refused:
         over(2, engine={"extra_args": [BACKEND, "mp"]})
     assert str(refused.value).endswith(
-        f"extra_args has {BACKEND} mp; remove it, and set [cluster] executor instead, which is ray"
+        f"extra_args has {BACKEND} mp; remove it, and set [cluster] executor instead, now ray"
     )
 
 
@@ -152,7 +152,7 @@ def test_the_executor_may_be_typed_as_well() -> None:
     usual = {"extra_args": [BACKEND, "mp"]}
     machine = alike(2)
     assert spread(plan(machine, engine=usual), machine, "10.0.0.1", 7071).value("nnodes") == 2
-    with pytest.raises(Unplannable, match="executor instead, which is mp"):
+    with pytest.raises(Unplannable, match="executor instead, now mp"):
         spread(plan(machine, engine=typed), machine, "10.0.0.1", 7071)
 
 

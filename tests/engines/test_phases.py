@@ -100,11 +100,11 @@ def test_a_log_names_caovans_attention() -> None:
 def test_a_log_names_the_type_of_the_lm_head_or_why_it_stays_in_16_bits() -> None:
     line = "(EngineCore pid=9) INFO 11-27 04:24:35 [head_layer.py:80] caovan: the lm_head"
     assert read_figures(f"{line} is int8 on the SM75 kernel (248320 x 5120)") == {"lm_head": "int8"}
-    refused = read_figures(f"{line} stays in 16 bits: LoRA adapters may change it (--enable-lora)")
-    assert refused == {"kernels_refusal": "LoRA adapters may change it (--enable-lora)"}
+    refused = read_figures(f"{line} stays in 16 bits: LoRA adapters can change it (--enable-lora)")
+    assert refused == {"kernels_refusal": "LoRA adapters can change it (--enable-lora)"}
     failed = read_figures(f"{line} kernel failed, torch multiplies: cannot launch lm_head")
     assert failed == {"kernels_refusal": "cannot launch lm_head"}
-    for why in ("the GPU is SM90, which runs", "its weights are the embedding's as well"):
+    for why in ("the GPU is SM90, which runs", "its weights are shared with the embedding"):
         assert read_figures(f"{line} stays in 16 bits: {why}") == {}
 
 

@@ -425,7 +425,9 @@ def test_prompts_of_an_offloaded_model_are_read_in_few_steps() -> None:
 def test_what_fits_without_drafting_is_not_offloaded() -> None:
     found = plan(inventory(gpus=turing(1)))
     assert (found.value("cpu_offload_gb"), found.mtp) == (None, 0)
-    assert "leaves memory" in found.settings["speculative_config"].reason
+    assert (
+        "no room for the drafter while it is loaded" in found.settings["speculative_config"].reason
+    )
     drafting = plan(inventory(gpus=turing(1)), policy={"mtp": 3})
     assert drafting.value("cpu_offload_gb") > 0
 
@@ -531,8 +533,8 @@ def test_a_busy_card_that_is_left_out_on_another_node_is_the_reason_and_is_named
     split = found.settings["tensor_parallel_size"]
     assert (split.value, split.reason) == (
         2,
-        "2 of 4 cards hold more than all: memory is taken evenly, and a card of n2 has 2000 MiB"
-        " free",
+        "2 of 4 cards hold more than all: every card contributes the same amount of memory, and "
+        "a card of n2 has 2000 MiB free",
     )
     lost = "programs on n2 hold 79920 MiB of a card there: 4 instead of 8 cards serve the model"
     assert [text for text in found.warnings if text.startswith(lost)]
@@ -645,7 +647,7 @@ def test_an_unknown_verbatim_flag_is_passed_with_a_warning() -> None:
 def test_a_secret_is_never_in_the_settings() -> None:
     found = plan(engine={"extra_args": ["--api-key", "hunter2", "hunter3"]})
     assert "hunter" not in json.dumps({k: s.value for k, s in found.settings.items()})
-    seen = "every user of this machine can see the values of several --api-key: pass only one"
+    seen = "every user of this machine can see the values if several --api-key: pass only one"
     assert seen in found.warnings
     assert seen not in plan(engine={"extra_args": ["--api-key", "hunter2"]}).warnings
 
@@ -1032,7 +1034,7 @@ def test_cards_without_tensor_cores_compute_in_float32() -> None:
     assert plan(inventory(SMALL_HYBRID, turing(1))).value("dtype") == "half"
     wide = plan(inventory(SMALL_HYBRID, gtx))
     assert wide.value("dtype") == "half"
-    assert "reads no heads of 256 in float32" in wide.settings["dtype"].reason
+    assert "does not support heads of 256 in float32" in wide.settings["dtype"].reason
     assert any("nine times slower" in text for text in wide.warnings)
     four_bits = plan(inventory(in_four_bits(SMALL_HYBRID), gtx))
     assert four_bits.value("dtype") == "half"

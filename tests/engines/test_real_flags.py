@@ -65,7 +65,7 @@ def test_every_planned_flag_is_one_that_vllm_takes(
         (("--kv-cache-dtype=int3",), ["--kv-cache-dtype int3: vLLM 0.21.0 has no such value"]),
         (("--no-such-flag-at-all",), ["--no-such-flag-at-all: vLLM 0.21.0 has no such flag"]),
         (("--max-num-seqz", "4"), ["--max-num-seqz: vLLM 0.21.0 has no such flag; use --max-num-"]),
-        (("--enforce-eager", "yes"), ['"yes": it belongs to no flag']),
+        (("--enforce-eager", "yes"), ['"yes": it does not belong to any flag']),
         (("--api-key", "one", "two", "--sedd", "3"), ["--sedd: vLLM 0.21.0 has no such flag"]),
     ],
 )

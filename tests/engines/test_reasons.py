@@ -74,11 +74,15 @@ def test_drafts_give_way_to_what_the_reason_names() -> None:
     assert reason.startswith("drafting nothing keeps full CUDA graphs, which vLLM 0.21.0")
     small = plan(box_with("a10", model("Qwen3.6-27B-AWQ"), FIXED))
     reason = small.settings["speculative_config"].reason
-    assert "drafting nothing leaves memory that is worth more here and keeps full CUDA" in reason
-    later = box_with("a10", model("Qwen3.6-27B-AWQ"))
-    later = replace(later, engine=replace(later.engine, version="0.33.0"))
-    reason = plan(later).settings["speculative_config"].reason
-    assert reason.endswith("leaves memory that is worth more here")
+    assert "no room for the drafter while it is loaded" in reason
+    for version in ("0.21.0", "0.33.0"):
+        engine = replace(FIXED, version=version)
+        fewer = plan(box_with("3060-12g", model("Qwen3.5-9B-AWQ"), engine))
+        assert fewer.mtp == 1
+        reason = fewer.settings["speculative_config"].reason
+        assert reason.endswith(
+            "instead of 3 leaves memory for other settings, which is worth more here"
+        )
 
 
 def _two_a100() -> Inventory:
@@ -91,14 +95,14 @@ def test_memory_that_the_host_and_others_keep_is_not_called_unmeasured() -> None
     share = unified.value("gpu_memory_utilization")
     reason = unified.settings["gpu_memory_utilization"].reason
     found = [int(number) for number in re.findall(r"(\d+) MiB", reason)]
-    assert "15568 MiB stay with the host (unified memory), " in reason
+    assert "15568 MiB remain for the host (unified memory), " in reason
     assert sum(found) == pytest.approx(124_546 * (1 - share), abs=1)
     gpu = replace(A100[0], free_mib=41_620, users=((9001, "python3", 40_000),))
     shared = plan(inventory(model("Llama-3.1-8B"), (gpu,)))
     reason = shared.settings["gpu_memory_utilization"].reason
-    assert f"{gpu.total_mib - 41_620} MiB are used by others" in reason
+    assert f"{gpu.total_mib - 41_620} MiB are used by other programs" in reason
     alone = plan(inventory(model("Llama-3.1-8B"), A100))
-    assert "are used by others" not in alone.settings["gpu_memory_utilization"].reason
+    assert "are used by other programs" not in alone.settings["gpu_memory_utilization"].reason
 
 
 def test_weights_that_fit_next_to_others_in_8_bits_are_named() -> None:
@@ -121,11 +125,11 @@ def test_a_gguf_file_is_named_with_what_it_would_do() -> None:
     found = plan(machine)
     assert found.value("cpu_offload_gb") > 0
     (told,) = [text for text in found.warnings if "stay in host memory" in text]
-    assert "take a GGUF file of type Q4_K_M, about 5.4 GiB, all on the GPU: " in told
-    assert "lets the CPU compute" not in told
+    assert "use a GGUF file of type Q4_K_M, about 5.4 GiB, all on the GPU: " in told
+    assert "the CPU computes" not in told
     odd = replace(machine, model=replace(machine.model, model_type="unheard_of"))
     (told,) = [text for text in plan(odd).warnings if "stay in host memory" in text]
-    assert "llama.cpp lets the CPU compute" in told
+    assert "llama.cpp the CPU computes" in told
 
 
 def test_a_plan_that_does_not_fit_says_that_memory_is_short() -> None:
@@ -137,7 +141,7 @@ def test_a_plan_that_does_not_fit_says_that_memory_is_short() -> None:
 def test_fewer_sequences_than_the_cache_holds_have_their_own_reason() -> None:
     found = plan(box_with("4090", model("Llama-3.1-8B")), model={"max_model_len": 104_000})
     assert found.value("max_num_seqs") <= 12
-    assert found.settings["max_num_seqs"].reason.startswith("every sequence takes memory")
+    assert found.settings["max_num_seqs"].reason.startswith("every sequence needs memory")
 
 
 def test_a_gguf_of_an_mxfp4_model_is_mxfp4() -> None:
@@ -159,7 +163,7 @@ def test_a_cache_larger_than_needed_leaves_the_reserve_next_to_others(
     share = made.settings["gpu_memory_utilization"]
     left = gpu.total_mib * (1 - share.value) - used
     assert left >= least
-    assert f"{used} MiB are used by others, and {left:.0f} MiB are left" in share.reason
+    assert f"{used} MiB are used by other programs, and {left:.0f} MiB are left" in share.reason
 
 
 def test_a_batch_keeps_all_of_its_cache_next_to_others() -> None:
@@ -187,5 +191,6 @@ def test_a_tight_card_with_a_desktop_says_what_is_left() -> None:
     share = made.settings["gpu_memory_utilization"]
     left = gpu.total_mib * (1 - share.value)
     assert (
-        f"leaves {left:.0f} MiB; 600 MiB are used by others, and {left - 600:.0f}" in share.reason
+        f"leaves {left:.0f} MiB; 600 MiB are used by other programs, and {left - 600:.0f}"
+        in share.reason
     )

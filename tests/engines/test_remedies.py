@@ -81,7 +81,7 @@ def test_a_disk_that_cannot_be_read_is_waited_for_and_costs_no_setting() -> None
     for phase in ("load", "serving"):
         decision = remedy("OSError: [Errno 5] Input/output error", phase)
         assert (decision.verdict, decision.excused) == ("hold", True)
-        assert decision.text.startswith("waiting for the disk to be readable")
+        assert decision.text.startswith("waiting for the disk to become readable")
 
 
 def test_weights_that_the_card_cannot_run_are_no_reason_to_change_attention_or_cache() -> None:

@@ -202,7 +202,7 @@ def test_the_attention_of_turing(engine: str, name: str, sections: dict[str, Any
         for finding in checkup(facts)
         if finding.group == "engine" and ("attention" in finding.text or "SM75" in finding.text)
     ]
-    assert (backend.value == "FLASHINFER") == said.text.endswith("serves SM75")
+    assert (backend.value == "FLASHINFER") == said.text.endswith("supports SM75")
     words = {"extra_args": ["--attention-backend", "FLASHINFER"]}
     given = {**sections, "engine": {**sections.get("engine", {}), **words}}
     refused = [text for text in asked(machine, **given)[0] if "FLASHINFER" in text]

@@ -47,12 +47,12 @@ def test_the_link_decides_and_the_reason_has_the_figures() -> None:
     slow, why = compare_tensor_parallel(WORK, SLOW, SPEEDS)
     assert not slow
     assert why == (
-        "over this link (1.25 GB/s, 0.2 ms there and back) a token takes 50.2 ms with tensor"
-        " parallel, 40.2 ms of them on the link, and 20.3 ms in stages (modelled)"
+        "over this link (1.25 GB/s, 0.2 ms round trip) a token takes 50.2 ms with tensor "
+        "parallel, 40.2 ms of them on the link, and 20.3 ms in stages (modelled)"
     )
     assert compare_tensor_parallel(WORK, FAST, SPEEDS)[0]
     _, of_tcp = compare_tensor_parallel(WORK, replace(SLOW, rdma=True), SPEEDS)
-    assert of_tcp == (f"{why}; that is TCP over their interfaces, and NCCL uses InfiniBand or RoCE")
+    assert of_tcp == (f"{why}; that is TCP over their interfaces, but NCCL uses InfiniBand or RoCE")
 
 
 def test_sums_of_many_users_take_the_link_longer_and_stages_share_them() -> None:
@@ -102,7 +102,7 @@ def test_the_plan_follows_the_link_and_says_why() -> None:
     assert split(over(machine, None)) == split(over(machine, SLOW)) == (2, 2)
     assert split(over(machine, FAST)) == (4, None)
     unmeasured = over(machine, None).settings["pipeline_parallel_size"].reason
-    assert unmeasured.endswith("speed of their link is unknown, and stages need the least of it")
+    assert unmeasured.endswith("speed of their link is unknown, and stages use it least")
     for link, name in ((SLOW, "pipeline_parallel_size"), (FAST, "tensor_parallel_size")):
         reason = over(machine, link).settings[name].reason
         assert "2 nodes, [cluster]: over this link (" in reason
@@ -153,7 +153,7 @@ def test_cards_that_a_typed_split_leaves_idle_are_named() -> None:
     found = over(inventory(gpus=turing(2)), FAST, **both)
     assert split(found) == (2, 1)
     assert idle(found) == [
-        "--tensor-parallel-size 2 goes over 2 nodes: 1 of 2 cards of each serve; use"
+        "--tensor-parallel-size 2 goes over 2 nodes: 1 of 2 cards on each serve; use"
         " --pipeline-parallel-size 2, or remove both"
     ]
     stageless = replace(QWEN_27B_AWQ, architecture="DeepseekV4ForConditionalGeneration")

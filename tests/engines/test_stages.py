@@ -477,14 +477,16 @@ def test_vllm_before_0_32_does_not_draft_over_stages() -> None:
     found = plan(inventory(), **STAGES)
     assert found.mtp == 0
     reason = found.settings["speculative_config"].reason
-    assert reason.startswith("vLLM 0.21.0 refuses MTP with pipeline stages, and 0.32 is the first")
+    assert reason.startswith(
+        "vLLM 0.21.0 does not support MTP with pipeline stages; 0.32 is the first"
+    )
     assert plan(inventory(engine=LATER), policy={"mtp": 2}, **STAGES).mtp == 2
     nobody = replace(QWEN_27B_AWQ, model_type="qwen3_next")
     found = plan(inventory(nobody, engine=LATER), policy={"mtp": 2}, **STAGES)
-    assert "MTP heads of Qwen3.5 and DeepSeek V3 alone" in (
-        found.settings["speculative_config"].reason
-    )
-    with pytest.raises(Unplannable, match=r'refuses MTP with pipeline stages.*set mtp = "auto"'):
+    assert "MTP heads of Qwen3.5 and DeepSeek V3" in (found.settings["speculative_config"].reason)
+    with pytest.raises(
+        Unplannable, match=r'does not support MTP with pipeline stages.*set mtp = "auto"'
+    ):
         plan(inventory(), policy={"mtp": 2, "pinned": ["mtp"]}, **STAGES)
 
 
@@ -492,7 +494,9 @@ def test_typed_drafts_over_stages_are_a_conflict() -> None:
     words = [*STAGES["engine"]["extra_args"], "-sc"]
     words.append('{"method":"mtp","num_speculative_tokens":3}')
     said = refused(inventory(), engine={"extra_args": words})
-    assert said.startswith("cannot draft with MTP: vLLM 0.21.0 refuses MTP with pipeline stages")
+    assert said.startswith(
+        "cannot draft with MTP: vLLM 0.21.0 does not support MTP with pipeline stages"
+    )
     assert said.endswith("remove --speculative-config")
     later = inventory(engine=LATER)
     assert forecast(plan(later, engine={"extra_args": words}), later).fits
@@ -505,11 +509,11 @@ def test_typed_drafts_over_stages_are_a_conflict() -> None:
             inventory(replace(QWEN_27B_AWQ, architecture="Zamba2ForCausalLM")), {},
             "vLLM 0.21.0 does not support stages for Zamba2ForCausalLM; use --tensor-parallel-size",
         ),
-        (inventory(), {PARTITION: "40,20"}, f"{PARTITION} is 40,20, and the model has 64 layers"),
+        (inventory(), {PARTITION: "40,20"}, f"{PARTITION} is 40,20, but the model has 64 layers"),
         (inventory(), {PARTITION: "62,2,0"}, "use 2 numbers whose sum is 64"),
-        (inventory(), {PARTITION: "2,62"}, "with 2,62 layers one of them has no attention layer"),
+        (inventory(), {PARTITION: "2,62"}, "with 2,62 layers, one stage has no attention layer"),
         (inventory(replace(LLAMA_70B_AWQ, layer_types=("full_attention",))), {}, "it has 1 layers"),
-        (inventory(TINY_HYBRID, (), CPU), {}, "layers one of them has no attention layer"),
+        (inventory(TINY_HYBRID, (), CPU), {}, "layers, one stage has no attention layer"),
     ],
 )  # fmt: skip
 def test_what_vllm_refuses_in_stages(machine: Inventory, env: dict[str, str], text: str) -> None:

@@ -14,7 +14,7 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.machine.capabilities import needs_whole_tiles
 from caovand.engines.vllm.machine.ranks import shape_problem
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.warnings import foreseen_failure
+from caovand.engines.vllm.planning.foreseen import foreseen_failure
 from tests.boxes.machines import SERVER
 from tests.boxes.models import FP8_CHANNELS, LLAMA_70B, QWEN_MOE, model
 from tests.core.machines import CUDA, GEMMA_4, cards, inventory, named, plan
@@ -138,7 +138,7 @@ def test_a_split_that_breaks_tiles_gives_way_to_stages(
     assert found.value("cpu_offload_gb") is None
     assert forecast(found, machine).fits
     if stages:
-        assert "352 rows a card, no multiple of the 64" in stages.reason
+        assert "352 rows a card, not a multiple of 64" in stages.reason
 
 
 def test_16_bit_weights_are_quantised_while_loading_in_stages_if_only_these_are_whole_tiles() -> (

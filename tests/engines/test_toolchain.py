@@ -83,7 +83,7 @@ def test_what_is_planned_without_nvcc_needs_none(
         {"jit_cache": "0.6.8.post1"},
         {"python_version": ""},
     ],
-    ids=["nvcc", "ready kernels", "a saved inventory"],
+    ids=["nvcc", "prebuilt kernels", "a saved inventory"],
 )
 def test_kernels_that_can_be_had_are_used(change: dict[str, str]) -> None:
     found = plan(inventory(engine=replace(BARREN, **change)))  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ def test_the_doctor_names_a_package_that_is_new_enough() -> None:
     found = checkup(replace(GOOD, engine=replace(BARREN, plugin="0.1"), as_root=True))
     (told,) = [finding for finding in found if "nvcc" in finding.text]
     assert told.verdict == "WARN"  # the plan goes without
-    assert "attention falls to Triton" in told.text
+    assert "attention falls back to Triton" in told.text
     assert "then: apt install cuda-toolkit-13-0" in told.remedy
     assert "apt install nvidia-cuda-toolkit" not in told.remedy
 

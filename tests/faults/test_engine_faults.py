@@ -184,7 +184,7 @@ def test_a_killed_daemon_is_followed_by_one_that_ends_the_orphans_and_knows_its_
     one.start()
     assert one.until_state("SERVING")["last_failure"] is None
     begun.serving_s = time.time() - began
-    assert "after a near tie: rounding explains that" in " ".join(one.events())
+    assert "after a near tie: rounding explains the difference" in " ".join(one.events())
     assert len(json.loads(answers.read_text())) == 1
     begun.action = "the next daemon ends what is left"
     one.spawned()
@@ -209,7 +209,7 @@ def test_a_full_disk_hurts_neither_serving_nor_a_new_start(
     old = {process.pid for process in seen.daemon.tree()}
     seen.now()
     os.kill(pid_of(seen, "VLLM::EngineCor"), signal.SIGKILL)
-    until(lambda: "cannot keep what happened" in " ".join(seen.daemon.events()), "the notice")
+    until(lambda: "cannot write an incident" in " ".join(seen.daemon.events()), "the notice")
     assert seen.failure(kept=False) == "engine-died"
     seen.serving()
     seen.daemon.spawned()

@@ -254,7 +254,7 @@ for name, known in list(layout.SOURCES.items()):
     assert layout.source_refusal() == f"{name[0]}.{name[1]} is not vLLM 0.32's or 0.33's"
     layout.SOURCES[name] = known
 layout.FORWARD = ("self",)
-assert "TritonAttentionImpl.forward takes ('self', 'layer'," in layout.source_refusal()
+assert "TritonAttentionImpl.forward accepts ('self', 'layer'," in layout.source_refusal()
 layout.FORWARD = triton_sm75.Sm75TritonAttentionImpl.forward.__code__.co_varnames[:10]
 layout.METADATA = {*layout.METADATA, "b", "a"}
 assert layout.source_refusal() == "TritonAttentionMetadata has no a, b"

@@ -137,7 +137,7 @@ def test_operators_have_fakes_of_the_right_shapes() -> None:
     [
         (
             {"q": torch.zeros(4, 2, 64)},
-            "cannot use q of torch.float32: the kernel takes torch.float16",
+            "cannot use q of torch.float32: the kernel expects torch.float16",
         ),
         ({"k": torch.zeros(4, 64, 2).half().mT}, "its last dimensions must be"),
         ({"g": torch.zeros(4, 4).half()}, "cannot use g of torch.float16"),
@@ -212,7 +212,7 @@ def test_layers_as_vllm_makes_them_have_no_problem(name: str, change) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("A_log", lambda x: x.half(), "a_log of torch.float16: the kernel takes torch.float32"),
+        ("A_log", lambda x: x.half(), "a_log of torch.float16: the kernel expects torch.float32"),
         ("A_log", lambda x: x[:3], r"a_log of shape \(3,\)"),
         ("A_log", lambda x: x.repeat_interleave(2)[::2], r"a_log of .* strides \(2,\)"),
         ("dt_bias", lambda x: x.bfloat16(), "dt_bias of torch.bfloat16"),
@@ -270,10 +270,10 @@ def test_outgrown_counters_stay_for_the_graphs_that_hold_them() -> None:
     [
         (
             {"k": torch.zeros(3, 2, 64).half()},
-            r"cannot use k of shape \(3, 2, 64\): 4 rows are read",
+            r"cannot use k of shape \(3, 2, 64\): 4 rows",
         ),
         ({"out": torch.zeros(2, 4, 64).half()}, r"cannot use out of shape \(2, 4, 64\)"),
-        ({"slots": ints()}, r"cannot use slots of shape \(0,\): 1 rows are read"),
+        ({"slots": ints()}, r"cannot use slots of shape \(0,\): 1 rows"),
         ({"cu_seqlens": ints(0, 2, 4)}, r"cannot use initial_state of shape \(1, 4, 64, 64\)"),
         ({"has_initial_state": torch.zeros(0, dtype=torch.bool)}, "cannot use has_initial_state"),
     ],
@@ -286,23 +286,23 @@ def test_a_prefill_that_would_read_past_an_end_is_refused(changed: dict, words: 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"a": half(4, V_HEADS)}, r"cannot use a of shape \(4, 4\): 5 rows are read"),
+        ({"a": half(4, V_HEADS)}, r"cannot use a of shape \(4, 4\): 5 rows"),
         ({"out": half(4, V_HEADS, DIM)}, "cannot use out of shape"),
-        ({"slots": ints(1, 2, 3).view(1, 3)}, r"slots of shape \(1, 3\): 2 rows are read"),
+        ({"slots": ints(1, 2, 3).view(1, 3)}, r"slots of shape \(1, 3\): 2 rows"),
         (
             {"slots": ints(*range(12)).view(2, 6)[:, ::2]},
             "slots of strides .*: rows must be contiguous",
         ),
         ({"slots": ints(1, 2, 3).long().expand(2, 3)}, "cannot use slots of torch.int64"),
-        ({"num_accepted": ints(1)}, r"num_accepted of shape \(1,\): 2 rows are read"),
+        ({"num_accepted": ints(1)}, r"num_accepted of shape \(1,\): 2 rows"),
         ({"num_accepted": ints(1, 1, 1)[::2]}, r"num_accepted of strides \(2,\)"),
-        ({"cu_seqlens": ints(0, 3)}, r"cu_seqlens of shape \(2,\): 3 rows are read"),
+        ({"cu_seqlens": ints(0, 3)}, r"cu_seqlens of shape \(2,\): 3 rows"),
         (
             {"cu_seqlens": None, "num_accepted": None, "slots": ints(*range(6)), "sequences": 6},
-            "6 sequences of a token each from 5 tokens",
+            "5 tokens into 6 sequences of one token each",
         ),
         ({"conv_state": half(7, 4, CHANNELS).mT}, "cannot keep 5 inputs in 4 columns"),
-        ({"counters": ints(0, 0, 0)}, r"counters of shape \(3,\): 8 rows are read"),
+        ({"counters": ints(0, 0, 0)}, r"counters of shape \(3,\): 8 rows"),
     ],
 )
 def test_a_decode_that_would_read_past_an_end_is_refused(changed: dict, words: str) -> None:

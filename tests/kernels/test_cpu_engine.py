@@ -149,7 +149,7 @@ def test_probe_passes_in_the_engines_environment(ran: Callable[[str], Ran]) -> N
     assert said["flashinfer"] == "this is vLLM's cpu build"
     assert said["attention"] == "fail: this is vLLM's cpu build"
     assert said["lm_head"] == "pass"
-    assert said["states"] == "fail: this vLLM keeps right states itself"
+    assert said["states"] == "fail: this vLLM keeps the states correct itself"
 
 
 BIND = """
@@ -443,7 +443,7 @@ def test_triton_attention_decodes_with_ours_where_they_serve(ran: Callable[[str]
     assert f"{runs} (cache int4_per_token_head, read and written; decoding only)" in log
     assert f"{runs} (cache auto, read; decoding and prompts)" in log
     stays = "caovan: attention stays on vLLM's own kernels: "
-    assert f"{stays}the layer has a sliding window, which the kernels have not" in log
+    assert f"{stays}the layer has a sliding window, which the kernels do not support" in log
     assert f"{stays}cannot load attention" in log
     assert f"{stays}RuntimeError: out of memory" in log
     assert "goes back to vLLM's own kernels: cannot use a cache of torch.int16" in log
@@ -461,7 +461,7 @@ def test_an_lm_head_becomes_int8_where_it_is_wished_and_can(ran: Callable[[str],
     assert "caovan: the drafter is int8 on the SM75 kernel (128 x 192)" in log
     assert "caovan: the drafter stays in 16 bits: it has 192 rows of 96" in log
     stays = "caovan: the lm_head stays in 16 bits: "
-    assert f"{stays}LoRA adapters may change it (--enable-lora)" in log
+    assert f"{stays}LoRA adapters can change it (--enable-lora)" in log
     assert f"{stays}cannot quantise row 0 of the lm_head: it is not finite" in log
     assert f"{stays}ZeroDivisionError: division by zero" in log
     assert "cannot use caovan_lm_head = 'int4': it must be one of off, int8" in log

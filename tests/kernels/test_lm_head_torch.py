@@ -41,7 +41,7 @@ def test_tensors_that_the_kernel_cannot_read_are_refused() -> None:
     out = torch.zeros(2, 64).half()
     for wrong in ((x.float(), weight, scale, out), (x, weight, scale[1:], out),
                   (x, weight.T, scale, out), (x, weight, scale, out[:1])):  # fmt: skip
-        with pytest.raises(ValueError, match=r"cannot use .*: the kernel takes"):
+        with pytest.raises(ValueError, match=r"cannot use .*: the kernel expects"):
             lm_head.logits(*wrong)
 
 

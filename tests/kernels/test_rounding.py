@@ -32,7 +32,7 @@ LM_HEAD = rounding.LmHeadFacts(
         ({"capability": (9, 0)}, "CAOVAN_SM75_FORCE=1", False),
         ({"library_error": "cannot find it"}, "cannot find it", True),
         ({"method": "GPTQMarlinLinearMethod"}, "quantised already (GPTQMarlin", False),
-        ({"tied": True}, "the embedding's as well", False),
+        ({"tied": True}, "weights are shared with the embedding", False),
         ({"vocabulary": 63}, "it has 63 rows of 5120", False),
         ({"hidden": 96}, "a multiple of 64", False),
         ({"dtype": "bfloat16"}, "use --dtype half", True),

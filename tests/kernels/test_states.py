@@ -85,10 +85,10 @@ def test_a_missing_function_leaves_everything_as_it_is(vllm) -> None:
     ("release", "reason"),
     [
         (None, "vLLM is not installed"),
-        ((0, 32, 0), "this vLLM keeps right states itself"),
-        ((0, 33, 1), "this vLLM keeps right states itself"),
-        ((0, 22, 0), "vLLM 0.22.0 is unknown here, the fix is for 0.21"),
-        ((0, 20, 1), "vLLM 0.20.1 is unknown here, the fix is for 0.21"),
+        ((0, 32, 0), "this vLLM keeps the states correct itself"),
+        ((0, 33, 1), "this vLLM keeps the states correct itself"),
+        ((0, 22, 0), "vLLM 0.22.0 is not supported here, the fix is for 0.21"),
+        ((0, 20, 1), "vLLM 0.20.1 is not supported here, the fix is for 0.21"),
     ],
 )
 def test_other_releases_are_left_alone(vllm, release, reason, monkeypatch) -> None:

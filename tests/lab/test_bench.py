@@ -66,14 +66,14 @@ def test_it_measures_shows_and_keeps(box: Box, ctl: Ctl) -> None:
     assert said.code == 0, said.err
     head, how, table, one, two, *rest = said.out.splitlines()
     assert head == "m (/srv/m) on vllm, mode auto, MTP 3, plan f1"
-    assert how == "4 tokens generated for each request, seed 1; medians of 2 rounds"
+    assert how == "4 tokens generated per request, seed 1; medians of 2 rounds"
     assert table.split()[:5] == ["prompt", "at", "once", "prefill", "tok/s"]
     assert (one.split()[:2], two.split()[:2]) == (["64", "1"], ["64", "2"])
     assert one.split()[-1] == "-", "no card, no joules"
     assert rest[0] == (
         "drafts, prompts of 64, 1 at once: accepted 75% 25% by position, 2.00 tokens per step"
     )
-    assert rest[2] == "prefix cache: 0.0% of the prompt tokens were found in it"
+    assert rest[2] == "prefix cache: 0.0% of the prompt tokens were hits"
     kept = Path(rest[-1].removeprefix("kept in "))
     assert kept.parent.name == "f1"
     document = json.loads(kept.read_text())
@@ -169,7 +169,7 @@ def test_a_context_that_is_too_small_is_a_problem(box: Box, ctl: Ctl) -> None:
     assert "a prompt of 8,192 tokens and 10 generated ones need a context of 8,202" in text
     assert "the plan's is 8,192" in text
     box.daemon.answers["plan"] = {**PLAN, "context": 256}
-    assert "need a context of 640, and the plan's is 256" in refused(ctl, "bench")
+    assert "need a context of 640, but the plan's is 256" in refused(ctl, "bench")
 
 
 def test_what_slowed_it_down_is_a_warning(box: Box, ctl: Ctl) -> None:
@@ -184,8 +184,8 @@ def test_what_slowed_it_down_is_a_warning(box: Box, ctl: Ctl) -> None:
 
     box.daemon.answers["status"] = look
     said = ctl(*SHORT)
-    assert "warning: 6 requests were put back for lack of KV cache" in said.out
-    assert "warning: 6 other requests were served at the same time" in said.out
+    assert "warning: 6 requests were preempted for lack of KV cache" in said.out
+    assert "warning: 6 other requests ran at the same time" in said.out
 
 
 def test_a_prompt_longer_than_all_texts_keeps_what_is_complete(box: Box, ctl: Ctl) -> None:
@@ -217,7 +217,7 @@ def test_an_embedder_is_measured_by_its_answers(box: Box, ctl: Ctl) -> None:
     said = ctl(*SHORT)
     assert said.code == 0, said.err
     _, how, _, one, *_ = said.out.splitlines()
-    assert how.startswith("embeddings: a prompt is answered at once")
+    assert how.startswith("embeddings: the whole answer arrives at")
     assert (one.split()[:2], one.split()[3]) == (["64", "1"], "-")
     assert {path for path, _ in box.engine.asked} == {"/tokenize", "/v1/embeddings"}
 
@@ -277,7 +277,7 @@ def test_a_restarted_engine_ends_it_and_what_is_complete_is_kept(box: Box, ctl: 
     box.daemon.answers["status"] = look
     said = ctl(*SHORT, "--json")
     assert said.code == 1
-    assert "the engine ended or was restarted: hang: no progress" in said.err
+    assert "the engine exited or was restarted: hang: no progress" in said.err
     assert said.json["complete"] is False
     assert [cell["at_once"] for cell in said.json["cells"]] == [1]
 
@@ -389,7 +389,7 @@ def test_kept_results_are_listed_the_newest_first(results: Path, ctl: Ctl) -> No
 
 def test_no_result_is_listed(ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
-    assert f"no result is kept below {tmp_path};" in ctl("bench", "--list").out
+    assert f"no results in {tmp_path};" in ctl("bench", "--list").out
     assert ctl("bench", "--list", "--json").json == []
 
 
@@ -398,7 +398,7 @@ def test_what_is_no_result_has_no_number(results: Path, ctl: Ctl) -> None:
         (results / "f1" / f"{name}.json").write_text(text)
     said = ctl("bench", "--list")
     assert len(said.out.splitlines()) == 4
-    assert said.err.count("is left out: it is not a result of this release") == 3
+    assert said.err.count(", which is not a result of this release") == 3
 
 
 def test_results_are_compared_by_their_numbers(results: Path, ctl: Ctl, tmp_path: Path) -> None:
@@ -423,7 +423,7 @@ def test_what_cannot_be_compared_is_a_problem(ctl: Ctl, tmp_path: Path) -> None:
     ):  # fmt: skip
         assert text in refused(ctl, "bench", "--compare", a, str(tmp_path / name))
     empty = kept(tmp_path, "empty", 20.0, cells=[])
-    assert "no prompt length" in refused(ctl, "bench", "--compare", a, empty)
+    assert "no combination of prompt length" in refused(ctl, "bench", "--compare", a, empty)
 
 
 def test_a_result_that_cannot_be_kept_is_a_problem(

@@ -105,7 +105,7 @@ def test_a_faster_engine_is_kept_and_shown_next_to_the_old_one(box: Box, ctl: Ct
     assert said.code == 0, said.err
     assert (box.current, box.served, box.reloads) == (NEW, NEW, 1)
     assert said.out.startswith(f"A is {OLD}\nB is {NEW}\n")
-    assert "4 of 4 fixed prompts were answered with the same text" in said.out
+    assert "4 of 4 fixed prompts got the same answer" in said.out
     assert said.out.endswith(f"{NEW} is kept\n")
 
 
@@ -181,7 +181,7 @@ def test_after_an_installation_the_one_that_serves_still_is_compared(box: Box, c
     assert said.code == 0, said.err
     assert said.out.startswith(f"A is {OLD}\n")
     again = tried(ctl, box, NEW)
-    assert (again.code, "it is the one that serves" in again.err) == (1, True)
+    assert (again.code, "this engine is already serving" in again.err) == (1, True)
 
 
 def test_what_cannot_work_is_refused_before_anything_is_stopped(
@@ -192,7 +192,7 @@ def test_what_cannot_work_is_refused_before_anything_is_stopped(
         assert (said.code, box.current, box.reloads) == (1, OLD, 0)
         return str(said.err)
 
-    assert "install it first: sudo caovanctl engine install 0.34.0" in refused("0.34.0")
+    assert "install that version first: sudo caovanctl engine install 0.34.0" in refused("0.34.0")
     text = box.config.read_text()
     box.config.write_text(text.replace("current", OLD))
     assert "switching in" in refused(NEW)

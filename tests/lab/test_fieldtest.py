@@ -100,7 +100,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("typed", "words", "says"),
     [
-        (io.StringIO("y\n"), (), "there is no terminal to ask at"),
+        (io.StringIO("y\n"), (), "no terminal is there to ask on"),
         (Terminal("n\n"), (), "not confirmed"),
         (Terminal(""), (), "not confirmed"),
         (Terminal("y\n"), (), ""),

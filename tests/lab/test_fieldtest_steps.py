@@ -74,7 +74,7 @@ def test_a_full_test_takes_no_result_of_a_quick_one(take: Take, tmp_path: Path) 
 def test_a_machine_without_any_plan_is_refused_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(steps, "_plan_trial", lambda *_: (None, "it does not fit into the memory"))
+    monkeypatch.setattr(steps, "_plan_trial", lambda *_: (None, "it does not fit in memory"))
     with pytest.raises(CommandError, match="cannot measure anything: it does not fit") as refused:
         steps.check(BEFORE)
     assert "caovanctl doctor --config /etc/caovan.toml" in refused.value.hint

@@ -85,7 +85,7 @@ def test_comments_and_other_fields_are_no_pieces(server: Completions) -> None:
     [
         ([], "ended without its tokens"),
         (['data: {"choices": [{}]}\n\n', "data: [DONE]\n\n"], "ended without its tokens"),
-        (["data: {\n\n"], "no JSON object|not a JSON object"),
+        (["data: {\n\n"], "not a JSON object|not a JSON object"),
         (["data: []\n\n"], "not a JSON object"),
         (['data: {"error": {"message": "k3y is out of memory"}}\n\n'], r"\[secret\] is out of"),
         (['data: {"choices": [{}], "usage": {"prompt_tokens": -1}}\n\n'], "ended without"),

@@ -220,7 +220,7 @@ def test_a_failed_build_is_named_and_the_next_try_goes_on_from_there(
 @pytest.mark.parametrize(
     ("old", "new", "fact"),
     [
-        ('print("tabby 1.0")', 'print("tabby 0.9")', "did not name build 1: tabby 0.9"),
+        ('print("tabby 1.0")', 'print("tabby 0.9")', "did not report build 1: tabby 0.9"),
         (
             "def do_POST(self) -> None:",
             "def do_POST(self) -> None:\n        1 / 0",
@@ -356,10 +356,10 @@ def test_what_a_cuda_build_needs_to_know_is_asked_for(
     assert ctl("install", "1.0", *words) == 1
     assert "no NVIDIA GPU is visible; name the cards' compute cap" in capsys.readouterr().err
     assert ctl("install", "1.0", *words, "--plugin", str(house)) == 1
-    assert "cannot add the plugin: Tabby takes none" in capsys.readouterr().err
+    assert "cannot add the plugin: Tabby has no plugins" in capsys.readouterr().err
     assert ctl("install", "1.0", *words, "--capability", "7.5", "--capability", "8.6") == 0
     assert "-DCMAKE_CUDA_ARCHITECTURES=75-real;86-real" in (house / "cmake.args").read_text()
-    assert "note: proven only without a card: no layer ran on one" in capsys.readouterr().err
+    assert "note: checked only without a card: no layer ran on a GPU" in capsys.readouterr().err
     assert ctl("install", "1.0", *words, "--capability", "7.5") == 0
     assert "is installed already" in capsys.readouterr().err
     assert ctl("install", "1.0", *words, "--capability", "9.0") == 0

@@ -128,7 +128,7 @@ def test_a_wheel_that_was_tampered_with_is_refused_by_the_real_pip(
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("caovanctl: cannot get six==1.0: the index offers a file with sha256 ")
-    assert "which the lock does not name; try another mirror" in last
+    assert "which is not in the lock; try another mirror" in last
     listed = json.loads(caovanctl(house, "list", "--json").stdout)
     assert (listed["current"], listed["unfinished"]) == (NAME, [f"{NAME}.2"])
     assert caovanctl(house, "remove", f"{NAME}.2").returncode == 0
@@ -329,8 +329,8 @@ def test_a_version_without_a_lock_exits_1_and_says_what_there_is(house: Path) ->
     done = caovanctl(house, "install", "1.2.3", "--build", "cpu")
     assert done.returncode == 1
     assert done.stderr == (
-        "caovanctl: cannot install vLLM 1.2.3 (cpu): there is no lock file cpu-1.2.3.txt; "
-        "there are: cpu-9.9.9\n"
+        "caovanctl: cannot install vLLM 1.2.3 (cpu): no lock file cpu-1.2.3.txt; "
+        "available: cpu-9.9.9\n"
     )
 
 
@@ -360,14 +360,14 @@ def test_the_verb_needs_nothing_but_the_standard_library(house: Path) -> None:
 def test_a_mistyped_root_is_not_made(house: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     done = caovanctl(house, *words, "--root", str(tmp_path / "typo"))
     assert done.returncode == 1
-    assert "there is no folder" in done.stderr
+    assert "the folder" in done.stderr
     assert not (tmp_path / "typo").exists()
 
 
 def test_a_driver_that_is_too_old_is_told_before_anything_is_downloaded() -> None:
     wanted = lock.load("cuda", "0.21.0")
     old = Gpu(index=0, name="x", compute_capability=(7, 5), total_mib=1, free_mib=1)
-    fact = r"driver 550\.54 is made for CUDA 12\.4, .* install driver 580\.65 or newer"
+    fact = r"driver 550\.54 supports CUDA 12\.4, .* install driver 580\.65 or newer"
     with pytest.raises(EngineError, match=fact):
         install_verb.check_driver(wanted, [replace(old, driver="550.54", cuda="12.4")])
     install_verb.check_driver(wanted, [replace(old, driver="580.65", cuda="13.0")])
@@ -453,4 +453,4 @@ def test_the_demo_s_model_is_made_once_and_stays_what_it_is(tmp_path: Path) -> N
         [python, maker, model, "--kind", "dense"], check=False, capture_output=True, text=True
     )
     assert other.returncode == 1
-    assert "the folder is there and it is a demo model" in other.stderr
+    assert "the folder exists and contains a demo model" in other.stderr

@@ -124,7 +124,7 @@ def test_orphans_that_left_the_session_and_swallow_term_are_ended(machine: Machi
     old = serves(machine)
     assert "escapee" in map(machine.comm, old)
     machine.must("kill", "-9", str(machine.status()["engine_pid"]))
-    until(lambda: not living(machine, old), "an engine that is gone", SOON_S)
+    until(lambda: not living(machine, old), "an engine that has exited", SOON_S)
     serves(machine)
 
 
@@ -175,7 +175,7 @@ def test_without_its_spawner_the_service_ends_and_comes_back(machine: Machine) -
     restarts = int(machine.show("NRestarts"))
     machine.must("pkill", "-9", "-x", "caovan-spawner")
     until(lambda: machine.show("NRestarts") == str(restarts + 1), "a restart", SOON_S)
-    assert "the spawner of engines has ended" in machine.journal()
+    assert "the engine spawner has exited" in machine.journal()
     assert machine.show("MainPID") != main
     serves(machine)
     assert living(machine, old) == set()
@@ -192,7 +192,7 @@ def test_without_the_rights_engines_run_as_the_daemons_user(machine: Machine) ->
     machine.must("systemctl", "restart", "caovan")
     machine.until_state("SERVING", patience_s=SOON_S)
     assert {machine.user(pid) for pid in machine.pids()} == {"caovan"}
-    why = "own user (the daemon lacks the capabilities CAP_SETUID and CAP_SETGID)"
+    why = "user (the daemon lacks the capabilities CAP_SETUID and CAP_SETGID)"
     assert why in machine.run("caovanctl", "doctor").stdout
     machine.must("rm", drop_in)
     machine.must("systemctl", "daemon-reload")

@@ -129,8 +129,8 @@ def test_where_none_can_be_fetched_the_part_is_skipped_with_the_reason(
 
 
 NO_PYTHON = (
-    "caovanctl: cannot find Python 3.11: none here has a working venv module, and uv could"
-    " not install one (cause: no route)"
+    "caovanctl: cannot find Python 3.11: no Python here has a working venv module, and "
+    "uv could not install one (cause: no route)"
 )
 
 

@@ -247,7 +247,9 @@ def test_root_writes_into_no_folder_of_a_stranger(ground: Ground, words: tuple[s
     order = ("9.9.9", "--build", "cpu", "--python", sys.executable, "--root", ".")
     done = ground.run("caovanctl", "engine", words[0], *order, *words[1:])
     assert done.returncode == 1
-    assert f"belongs to uid {STRANGER}, who could make root write elsewhere" in done.stderr
+    assert (
+        f"belongs to uid {STRANGER}, and that user could make root write elsewhere" in done.stderr
+    )
     assert "run it as that user" in done.stderr
 
 
@@ -296,7 +298,7 @@ def test_a_stranger_s_file_names_no_interpreter_that_others_may_change(ground: G
     config.write_text(f'[engine]\npython = "{ground.trap}/bin/python"\n')
     config.chmod(0o666)
     done = ground.run("caovanctl", "inventory", "--config", str(config))
-    assert f"as root: {config} can be changed by everybody" in done.stdout
+    assert f"as root: {config} can be changed by every user" in done.stdout
 
 
 def test_exec_takes_vllm_from_the_engine_and_nothing_from_here(

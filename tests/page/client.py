@@ -51,7 +51,7 @@ HISTORY = {
 PLAN = {
     "model": "/m", "argv": ["vllm"], "settings": {}, "env": {}, "warnings": [], "extra_args": [],
 }  # fmt: skip
-NODE = {"name": "n2", "rank": 1, "missing": "nothing is heard of it"}
+NODE = {"name": "n2", "rank": 1, "missing": "the node is silent"}
 
 
 class FakeDaemon:
@@ -100,7 +100,7 @@ class FakeDaemon:
             text = "cannot send a chat: the engine is STARTING"
             return Reply("", None, "not-serving", text, "wait until it serves")
         if op == "plan" and self.plan is None:
-            text = "cannot show a plan: there is none yet"
+            text = "cannot show a plan: none exists yet"
             return Reply("", None, "no-plan", text, "caovanctl status")
         if op == "incident" and args["number"] != 1:
             text = f"cannot find incident {args['number']}: there is none"

@@ -160,7 +160,7 @@ def test_wrong_tokens_are_refused_slowly_and_the_right_one_never_waits_for_them(
         for token in ("wrong", "ü" * 50, ""):
             status, text = await one.post("/login", data={"token": token})
             assert status == 403
-            assert "this is not the token" in text
+            assert "the token is wrong" in text
         assert (await one.get("/api/plan", headers=wrong))[0] == 401
 
     run(folder, test, token=TOKEN)
@@ -259,7 +259,7 @@ def test_plan_and_incidents_are_the_daemon_s(folder: Path) -> None:
         assert "  how sure  likely" in found["answer"]
         assert "  resembles a/b#1, https://github.com/a/b/issues/1" in found["answer"]
         assert "> it hung" in found["text"]
-        assert "node n2, rank 1: no evidence: nothing is heard of it" in found["text"]
+        assert "node n2, rank 1: no evidence: the node is silent" in found["text"]
         assert "node n3, rank 2: its evidence has not arrived" in found["text"]
         status, answer = await one.get("/api/incidents/2")
         assert (status, answer["error"]["cannot"]) == (404, "find incident 2")

@@ -172,6 +172,19 @@ def flags_of(call: ast.Call) -> int:
     return value
 
 
+def joined(node: ast.AST, constants: Mapping[str, ast.AST]) -> list[ast.expr]:
+    """The values of a named table, `TABLE.values()`."""
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "values"
+        and isinstance(node.func.value, ast.Name)
+        and isinstance(table := constants.get(node.func.value.id), ast.Dict)
+    ):
+        return table.values
+    raise Unknown(f"cannot tell what {ast.unparse(node)} joins")
+
+
 def folded(node: ast.AST, constants: Mapping[str, ast.AST]) -> Any:
     """The text of an expression; what is escaped or put in at run time counts as a word."""
     if isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)):
@@ -197,4 +210,7 @@ def folded(node: ast.AST, constants: Mapping[str, ast.AST]) -> Any:
             return "word"
         if node.func.attr == "encode":
             return folded(node.func.value, constants).encode()
+        if node.func.attr == "join" and len(node.args) == 1:
+            parts = [folded(part, constants) for part in joined(node.args[0], constants)]
+            return folded(node.func.value, constants).join(parts)
     raise Unknown(f"cannot tell which pattern {ast.unparse(node)} is")

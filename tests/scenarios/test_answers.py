@@ -48,7 +48,7 @@ def test_answers_that_are_wrong_after_a_restart_of_the_daemon_heal_by_a_rung(
         assert status["last_failure"]["failure"] == failure
         assert status["last_failure"]["phase"] == "proof"
         assert status["degraded"]
-        assert "a fixed prompt was answered wrongly" in " ".join(one.events())
+        assert "a fixed prompt got a wrong answer" in " ".join(one.events())
         assert failure in one.ctl("incidents").stdout
 
 

@@ -102,11 +102,11 @@ def test_a_head_and_its_worker_start_and_end_in_step(model: Path, tmp_path: Path
         before = pids(two)
         two.worker.config_path.write_text(workers.replace(str(model), "/nonexistent/model"))
         refused = two.worker.ctl("reload")
-        assert (refused.returncode, "no change made" in refused.stderr) == (1, True)
+        assert (refused.returncode, "nothing changed" in refused.stderr) == (1, True)
         two.worker.config_path.write_text(workers.replace("STANDIN =", 'ROLLED = "1", STANDIN ='))
         assert two.worker.ctl("reload", "--no-wait").returncode == 0
         restarts_in_step(two, before)
-        why = "node n2: its rank was ended, as its configuration changed there"
+        why = "node n2: its rank was stopped because its configuration changed there"
         assert any(why in text for text in two.head.events())
         # Its launcher has another environment, until it executes the engine.
         environ = Path(f"/proc/{pids(two)[1]}/environ")
@@ -114,9 +114,9 @@ def test_a_head_and_its_worker_start_and_end_in_step(model: Path, tmp_path: Path
         assert two.head.ctl("stop").returncode == 0
         two.worker.until_state("HOLD")
         two.until_nothing_runs(two.worker)
-        assert "waits for the head" in two.worker.status()["reason"]
+        assert "waiting for the head" in two.worker.status()["reason"]
         # That is no failure, and no error in the log.
-        whys = ("as its configuration changed", "/nonexistent/model")
+        whys = ("because its configuration changed", "/nonexistent/model")
         for one, why in zip((two.head, two.worker), whys, strict=True):
             with DaemonClient(one.folder / "run") as client:
                 told = [one for one in client.ask("events")["events"] if one["kind"] == "failure"]
@@ -245,7 +245,7 @@ def test_a_second_machine_of_a_name_is_refused_and_disturbs_nobody(
         before = pids(two)
         text = f"{both(model)[1]}\n{section('worker', 'n2', tmp_path / 'cluster.key')}"
         with daemon(text, wrapper=two.nodes.wrapper(1)) as other:
-            fact = "two machines call themselves n2"
+            fact = "two machines are named n2"
             until(lambda: fact in other.status()["reason"], "a worker that knows it is refused")
             checks = two.head.ctl("cluster", "check")
             assert checks.returncode == 1
@@ -284,9 +284,9 @@ def test_a_link_that_is_cut_for_good_ends_all_and_says_who_is_missing(
         assert "  cluster   head n1 of 2 nodes: n2 lost\n" in two.head.ctl("top").stdout
         assert "it does not answer" in two.worker.status()["reason"]
         until(on_the_page, "a page with a lost node")
-        assert "nothing is heard of it" in evidence_of(two, 1)["missing"]
+        assert "the node is silent" in evidence_of(two, 1)["missing"]
         shown = two.head.ctl("incidents", "show", "1").stdout
-        assert "node n2, rank 1: no evidence: nothing is heard of it" in shown
+        assert "node n2, rank 1: no evidence: the node is silent" in shown
         two.until_nothing_runs(two.worker)
         two.until_nothing_runs(two.head)
         two.nodes.join()
@@ -360,7 +360,7 @@ def test_a_link_that_is_cut_for_ten_seconds_ends_nothing(model: Path, tmp_path: 
         restarts_in_step(two, before)
         for one in (two.head, two.worker):
             assert not one.status()["failures"]
-            assert not any("no word from" in text for text in one.events())
+            assert not any("silent" in text for text in one.events())
 
 
 FLOOD = """

@@ -88,16 +88,16 @@ def test_a_firewall_on_either_node_is_found_before_a_start(model: Path, tmp_path
         assert two.head.ctl("start", "--no-wait").returncode == 0
         text = reason(two.head, "n1 cannot connect to n2 at 10.77.0.2")
         assert "where ranks listen on free ports: no answer within 4 s" in text
-        assert "accept all TCP from 10.77.0.1" in text
+        assert "allow all TCP from 10.77.0.1" in text
         (found,) = [one for one in checked(two) if one["verdict"] == "FAIL"]
-        assert found["remedy"].startswith("on n2: let its firewall")
+        assert found["remedy"].startswith("on n2: allow all TCP")
         assert len(two.head.commands()) == started
 
         # So does the head, at the port of the ranks.
         load(two.nodes, 0, INPUT.format(rule=MASTER_PORT))
         text = reason(two.head, "n2 cannot connect to n1 at port 7071 of 10.77.0.1")
         assert "where ranks meet: No route to host" in text
-        assert "on n1: let its firewall, and any on the way, accept all TCP from 10.77.0.2" in text
+        assert "on n1: allow all TCP from 10.77.0.2" in text
 
         # Opened, it starts by itself.
         load(two.nodes, 1, "")
@@ -113,7 +113,7 @@ def test_a_firewall_on_either_node_is_found_before_a_start(model: Path, tmp_path
         until(lambda: two.cluster(two.head)["nodes"][1]["facts"], "its facts")
         assert link(two) is None
         (found,) = [one for one in checked(two) if one["verdict"] == "FAIL"]
-        assert found["text"].startswith("n2 gets no data from n1, though they connect: ")
+        assert found["text"].startswith("n2 receives no data from n1 over an open connection: ")
         load(two.nodes, 1, "")
         assert [one for one in checked(two) if one["verdict"] == "FAIL"] == []
         after = link(two)
@@ -138,8 +138,8 @@ def test_a_head_whose_interface_leads_elsewhere_is_found(model: Path, tmp_path: 
             daemon(f"{config}\n{section('worker', 'n2', key)}", wrapper=nodes.wrapper(1)),
         ):
             text = reason(head, "n2 cannot connect to n1 at 172.17.0.1 of docker0")
-            assert "Network is unreachable; at 10.77.0.1 they reach each other" in text
-            assert "on n1: remove [cluster] interface, or name that of 10.77.0.1" in text
+            assert "Network is unreachable; over 10.77.0.1 they can connect" in text
+            assert "on n1: remove [cluster] interface, or set the interface of 10.77.0.1" in text
             assert head.commands() == []
 
 
@@ -164,9 +164,7 @@ def test_the_third_of_three_nodes_is_found_by_its_closed_port(model: Path, tmp_p
         ):
             text = reason(head, "n1 cannot connect to n3 at 10.77.0.3")
             assert "where ranks listen on free ports: Connection refused" in text
-            assert (
-                "on n3: let its firewall, and any on the way, accept all TCP from 10.77.0.1" in text
-            )
+            assert "on n3: allow all TCP from 10.77.0.1" in text
             assert head.commands() == []
             load(nodes, 2, "")
             for one in (head, n2, n3):

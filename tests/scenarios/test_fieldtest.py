@@ -56,7 +56,7 @@ def test_it_measures_with_the_cards_to_itself_and_leaves_the_service_as_it_was(
     assert code == 0
     said = capsys.readouterr()
     assert "the engine of the service is stopped until the test is over" in said.err
-    assert "the engine of the service is started again" in said.err
+    assert "the engine of the service is starting again" in said.err
     trial = json.loads(files["found/configured.json"])
     assert trial["state"] == "measured"
     assert trial["bench"] == RESULT

@@ -147,7 +147,7 @@ def test_a_disk_that_fills_while_it_serves_costs_nothing_but_what_is_kept_there(
         os.kill(pid, 9)
         until(lambda: one.status()["engine_pid"] not in (None, pid), "a new engine")
         one.until_state("SERVING")
-        assert any("cannot keep what happened" in text for text in one.events())
+        assert any("cannot write an incident" in text for text in one.events())
 
 
 @pytest.mark.long

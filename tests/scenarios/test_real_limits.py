@@ -43,10 +43,10 @@ def endures(one: Daemon, kind: str, soft: str) -> None:
     began = time.monotonic()
     until(lambda: time.monotonic() > began + 12, "two more looks")
     limit(one, kind, before)
-    until(lambda: said(one, "are enough descriptors"), "its end is said")
+    until(lambda: said(one, "threads and memory suffice again"), "its end is said")
     status = one.until_state("SERVING")
     assert (status["engine_pid"], status["restarts"], status["failures"]) == (pid, 0, 0)
-    assert (said(one, "; retrying"), said(one, "are enough descriptors")) == (1, 1)
+    assert (said(one, "; retrying"), said(one, "threads and memory suffice again")) == (1, 1)
     assert one.ctl("stop").returncode == 0
     assert one.tree() == []
 

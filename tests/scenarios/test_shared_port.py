@@ -34,9 +34,7 @@ def test_a_stranger_on_the_port_of_a_serving_engine_is_named_and_waited_for(
             assert f"port {port}" in reason
             assert f"(pid {stranger.pid})" in reason
             texts = one.events()
-            assert any(
-                text.startswith("skipped a check of the engine: cannot share") for text in texts
-            )
+            assert any(text.startswith("skipped an engine check: cannot share") for text in texts)
             failure = one.status()["last_failure"]
             assert failure["failure"] == "port-busy"
             assert stranger.heard == b""

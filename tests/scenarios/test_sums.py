@@ -42,20 +42,20 @@ def test_no_engine_starts_over_cards_that_sum_wrongly_until_a_rung_makes_them_ri
         assert len(one.spawned()) == 1
         assert "NCCL peer-to-peer off" in " ".join(one.events())
         assert failure in one.ctl("incidents").stdout
-        assert "all-reduce over 2 cards is right" in " ".join(one.events())
+        assert "all-reduce over 2 cards is correct" in " ".join(one.events())
         cards = ("--config", str(one.config_path), "--json")
         told = one.ctl("doctor", *cards)
         assert told.stdout, told.stderr
         checks = json.loads(told.stdout)["checks"]
-        assert [c["verdict"] for c in checks if "sums over the plan's cards" in c["text"]] == [
-            "WARN"
-        ]
+        assert [
+            c["verdict"] for c in checks if "all-reduce over the plan's cards" in c["text"]
+        ] == ["WARN"]
         assert one.stop() == 0
         one.start()
         one.until_state("SERVING")
         told = " ".join(one.events())
         assert "NCCL over 2 cards" in told  # it was not degraded for long enough
-        assert "all-reduce over 2 cards is right" not in told  # the degraded plan's is known
+        assert "all-reduce over 2 cards is correct" not in told  # the degraded plan's is known
 
 
 @pytest.mark.long

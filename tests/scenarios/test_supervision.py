@@ -297,7 +297,7 @@ def test_a_reload_whose_engine_does_not_start_comes_back_with_what_served(model:
         for verb in (["reload"], ["retry"]):
             done = one.ctl(*verb)
             assert done.returncode == 1
-            assert "no change made: the changed plan failed: vllm: error: not on" in done.stderr
+            assert "nothing changed: the changed plan failed: vllm: error: not on" in done.stderr
             status = one.status()
             assert (status["state"], status["failures"]) == ("SERVING", 0)
             assert "not on Thursdays" in status["refusal"]["text"]
@@ -349,7 +349,9 @@ def test_what_a_killed_daemon_left_is_ended_by_the_next_one(model: Path) -> None
         assert {p.pid for p in one.tree()} == left
         one.start()
         one.until_state("SERVING")
-        told = next(text for text in one.events() if text.startswith("ended orphans of an earlier"))
+        told = next(
+            text for text in one.events() if text.startswith("killed orphans of an earlier")
+        )
         assert all(f"(pid {pid})" in told for pid in left)
         assert not left & {p.pid for p in processes.all_processes() if not p.zombie}
 

@@ -47,4 +47,4 @@ def watch(one: Daemon, terminal: Terminal) -> None:
     one.stop()
     terminal.until_it_shows("NO ANSWER for", "from caovand, which was SERVING")
     one.start()
-    terminal.until_it_shows("caovand was started again", "SERVING for", "restarts 0")
+    terminal.until_it_shows("caovand was restarted", "SERVING for", "restarts 0")

@@ -118,7 +118,7 @@ def test_an_engine_that_fails_on_trial_is_started_as_before_at_once(model: Path)
     with daemon(tuned(model, "apply", SELDOM, **orders)) as one:
         one.until_state("SERVING")
         asked_until(one, "waiting for 5 s without a request")
-        until_event(one, "drafting depth 0 failed on trial: back to 3, it is not tried again")
+        until_event(one, "drafting depth 0 failed on trial: back to 3, and not tried again")
         assert one.until_state("SERVING")["mtp"] == 3
         assert ["--speculative-config" in command for command in one.commands()] == [
             True,

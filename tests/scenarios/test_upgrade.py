@@ -49,7 +49,7 @@ def test_mode_plan_incidents_and_living_engines_are_taken_over(model: Path) -> N
         assert (status["rungs"], status["failures"]) == (["context 1024"], 0)
         assert not left & {p.pid for p in processes.all_processes() if not p.zombie}
         told = one.events()
-        assert any(text.startswith("ended orphans of an earlier engine: ") for text in told)
+        assert any(text.startswith("killed orphans of an earlier engine: ") for text in told)
         assert any(text.startswith("moved mode.json, ") for text in told)
         rows = json.loads(one.ctl("incidents", "--json").stdout)
         assert {row["number"] for row in rows} == {int(path.name[:4]) for path in before}

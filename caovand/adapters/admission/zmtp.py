@@ -61,7 +61,7 @@ class Messages:
         head = bytes(self._head)
         if not self._greeted:
             if head[0] != GREETS or head[9] != 0x7F or head[10] < 3:
-                raise LimitExceeded("it does not speak ZMTP 3")
+                raise LimitExceeded("it does not use ZMTP 3")
             self._greeted = True
         elif len(head) == 1:
             self._flags = head[0]

@@ -15,7 +15,7 @@ QUIET_POLLS = 3  # in a row: one may miss a process that was between two pids
 ROUNDS = 3  # of killing what is seen, before more is done about what is still new
 TRACKER_GRACE_S = 1.0
 COMMAND_LINE_S = 0.5  # timeout of reading another process, which may hang with it
-UNSEEN = Process(0, 0, 0, 0, 0, "a process that changes its pid")
+UNSEEN = Process(0, 0, 0, 0, 0, "a process whose pid keeps changing")
 """Stands for processes in the engine's cgroup that were never seen alive."""
 
 

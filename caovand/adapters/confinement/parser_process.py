@@ -69,7 +69,7 @@ def ask(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(deadline - time.monotonic(), 0.1))
             reason = f"exit status {process.returncode}" if process.returncode else ""
-            reason = "it took too long" if process.returncode == -signal.SIGXCPU else reason
+            reason = "the parser took too long" if process.returncode == -signal.SIGXCPU else reason
     finally:
         process.kill()
         process.wait()
@@ -112,7 +112,7 @@ def _read(descriptor: int, deadline: float) -> tuple[bytes, str]:
     while size <= ANSWER_BYTES:
         left_s = deadline - time.monotonic()
         if left_s <= 0 or not poll.poll(left_s * 1000):
-            return b"".join(pieces), "it took too long"
+            return b"".join(pieces), "the parser took too long"
         piece = os.read(descriptor, 1 << 20)
         if not piece:
             return b"".join(pieces), ""

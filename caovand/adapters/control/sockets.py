@@ -278,7 +278,7 @@ def _client_uid(
     may = uid in (0, os.geteuid()) or (group is not None and group in {gid, *peer_groups(link)})
     # An engine that root runs may have become any user.
     if not may or not admits(name, pid):
-        raise PermissionError(f"process {pid} may only read the status")
+        raise PermissionError(f"process {pid} is only allowed to read the status")
     return uid
 
 

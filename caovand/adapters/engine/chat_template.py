@@ -42,7 +42,7 @@ def with_template(card: ModelCard, wanted: str) -> ModelCard:
             f"read the chat template {wanted}",
             reason_of(problem),
             "choose a readable file, or set tool_call_parser and reasoning_parser in [server], "
-            "which follow from the template",
+            "which are derived from the template",
         )
         return replace(card, chat_template=None, notes=(*card.notes, note))
 

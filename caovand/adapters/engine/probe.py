@@ -75,7 +75,7 @@ def probe_engine(
     if lacking:
         raise EngineMissing(
             f"use {python} as the engine",
-            f"{lacking} is not installed in it",
+            f"{lacking} is not installed there",
             f"install an engine with `{asks.install}`, or set [engine] python",
         )
     name = _cache_name(asks, python, stamp, answer)
@@ -108,7 +108,7 @@ class _Environment:
             yield
         except (LookupError, TypeError, ValueError, AttributeError) as problem:
             what = f"{type(problem).__name__}: {one_line(str(problem))[:100]}"
-            raise self._unusable(f"its answer is not understood ({what})") from None
+            raise self._unusable(f"its answer cannot be parsed ({what})") from None
 
     def _unusable(self, fact: str) -> EngineMissing:
         remedy = f"repair that environment, or install an engine with `{self.asks.install}`"
@@ -149,7 +149,7 @@ class _Environment:
         raise EngineMissing(
             f"probe {self.python}",
             f"exit status {process.returncode}",
-            "run `caovanctl inventory`, which waits for it",
+            "run `caovanctl inventory`, which waits for the probe",
         )
 
     def run_probe(self, script: str) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class _Environment:
         except FileNotFoundError:
             raise EngineMissing(
                 "find the engine's Python",
-                f"there is no {python}",
+                f"{python} does not exist",
                 f"install an engine with `{asks.install}`, or set [engine] python",
             ) from None
         except OSError as problem:
@@ -196,7 +196,7 @@ class _Environment:
     def _run(
         self, argv: Sequence[str], env: Mapping[str, str], own: Mapping[str, Any]
     ) -> subprocess.CompletedProcess[str]:
-        """Run it as the engine's user, or as ours; `own` makes it another user's."""
+        """Run it as the engine's user, or as ours; `own` selects our user."""
         asker = engine_user.current()
         with popen_arguments(argv, env, self.confinement) as launch:
             if asker is not None and not own:

@@ -183,8 +183,9 @@ class RotatedFile:
 
 @dataclass(frozen=True)
 class LogSinks:
-    """Where an engine's output goes, without `secrets`; `on_lines` is called in the pump's
-    thread."""
+    """The destination of an engine's output, without `secrets`; the pump's thread calls
+    `on_lines`.
+    """
 
     ring: Ring
     file: RotatedFile
@@ -269,7 +270,7 @@ class Pump:
         try:
             self._sinks.on_lines(shown)
         except Exception:
-            # A bug of ours must not stall the engine: it is reported once, and reading goes on.
+            # Our own bug must not stall the engine: it is reported once, and reading continues.
             if not self._faulty:
                 traceback.print_exc()
             self._faulty = True

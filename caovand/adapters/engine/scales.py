@@ -54,7 +54,7 @@ def _is_negative(shard: BinaryIO, place: TensorExtent) -> bool:
     while left:
         part = shard.read(min(left, CHUNK_BYTES))
         if len(part) < min(left, CHUNK_BYTES):
-            raise BadShard("it became shorter while it was read")
+            raise BadShard("it shrank while being read")
         if _has_negative(part, word):
             return True
         left -= len(part)

@@ -2,9 +2,9 @@
 switched atomically.
 
 venv and pip install; uv, where it is present, unpacks several times as fast, and it installs a
-Python that is missing. It cannot replace pip, which downloads as people configured it (`wheels`
-says more). This room does what neither does: it completes an interrupted installation, tells in
-advance what an offline folder or a disk lacks, proves an engine, and switches between engines.
+Python that is missing. It cannot replace pip, which downloads as people configured it (see
+`wheels`). This room does what neither does: it completes an interrupted installation, reports
+beforehand what an offline folder or a disk lacks, proves an engine, and switches between engines.
 
 This room uses only the standard library: it must run on a machine on which nothing else is
 installed yet.

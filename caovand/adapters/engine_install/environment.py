@@ -166,7 +166,7 @@ def add_plugin(plugin: Path, path: Path, world: InstallWorld) -> None:
     command = [*pip(path / "bin" / "python"), "install", "--no-cache-dir", "--no-index"]
     command += ["--no-deps", "--force-reinstall", *["--no-build-isolation"] * plugin.is_dir()]
     what = f"add the plugin {plugin}"
-    _run_or_raise(world, path, [*command, str(plugin)], what, "check that it is complete")
+    _run_or_raise(world, path, [*command, str(plugin)], what, "check that the plugin is complete")
 
 
 def plugin_identity(plugin: Path) -> str:
@@ -186,7 +186,9 @@ def _run_or_raise(
     finished = _run(world, path, command, what)
     if finished.code:
         last = last_line(finished.output)
-        raise EngineError(what, f"it ended with status {finished.code} and printed: {last}", remedy)
+        raise EngineError(
+            what, f"it exited with status {finished.code} and printed: {last}", remedy
+        )
 
 
 def _run(
@@ -200,5 +202,5 @@ def _run(
     finished = world.run(command, _NO_CONFIGURATION, tick)
     # ask the disk itself: venv, for one, does not report why its pip died
     if finished.code and world.free_bytes(path) < FULL_DISK_BYTES:
-        raise EngineError(what, "the disk is full", "make room and run the command again")
+        raise EngineError(what, "the disk is full", "free some space and run the command again")
     return finished

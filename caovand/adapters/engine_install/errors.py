@@ -24,7 +24,7 @@ def not_found(output: str) -> str | None:
 
 
 def unreachable(output: str) -> bool:
-    """Whether an index did not answer; pip then also reports that it found nothing."""
+    """Whether an index did not answer; pip then also reports that it found no package."""
     return _UNREACHABLE.search(output) is not None
 
 
@@ -32,22 +32,22 @@ def explain_pip(what: str, finished: Finished) -> EngineError:
     """Explain why pip or uv failed at `what`."""
     output = finished.output
     if "No space left on device" in output:
-        return EngineError(what, "the disk is full", "make room and run the command again")
+        return EngineError(what, "the disk is full", "free some space and run the command again")
     if "DO NOT MATCH THE HASHES" in output or "Hash mismatch" in output:
         culprit = re.search(r"^[ \t]+(\S+) from \S.*:$", output, re.MULTILINE)
         got = re.search(r"Got\s+([0-9a-f]{64})", output)
         return EngineError(
             f"get {culprit[1]}" if culprit else what,
-            f"the index offers a file with sha256 {got[1] if got else 'unknown'}, which the lock "
-            "does not name",
+            f"the index offers a file with sha256 {got[1] if got else 'unknown'}, which is not "
+            "in the lock",
             "try another mirror; if it happens again, do not trust the source",
         )
     if unreachable(output):
         return EngineError(
             what,
             "the package index cannot be reached",
-            "check network, proxy and pip's index-url, or install offline with --wheels DIR; "
-            "downloaded files are kept",
+            "check the network, the proxy and pip's index-url, or install offline with --wheels "
+            "DIR; downloaded files are kept",
         )
     if missing := not_found(output):
         return EngineError(
@@ -65,6 +65,6 @@ def explain_pip(what: str, finished: Finished) -> EngineError:
     errors = [line for line in lines if line.lower().startswith(("error", "fatal"))] or lines
     return EngineError(
         what,
-        f"it ended with status {finished.code} and printed: {errors[-1].strip()}",
+        f"it exited with status {finished.code} and printed: {errors[-1].strip()}",
         "run the command again; downloaded files are kept",
     )

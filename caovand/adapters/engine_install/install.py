@@ -1,4 +1,4 @@
-"""Make an engine from a lock, in steps that may be interrupted anywhere.
+"""Build an engine from a lock, in steps that can be interrupted anywhere.
 
 The environment is made at its final path. It counts only once `finish` has written its marker, and
 is used only once `current` has been switched after that; until then nothing that works has been
@@ -103,7 +103,7 @@ def _make(
         world.say(f"[5/6] adding caovan's plugin from {request.plugin}")
         environment.add_plugin(request.plugin, path, world)
     how = "two completions" if source is not None else f"importing {lock.title} in it"
-    world.say(f"[6/6] proving {path.name}: {how}")
+    world.say(f"[6/6] checking that {path.name} runs: {how}")
     proof = prove(lock, path, world.run, plugin=request.plugin is not None)
     for note in proof.notes:
         world.say(f"      note: {note}")
@@ -180,7 +180,7 @@ def _check_python(
         raise EngineError(
             f"install {request.lock.name} with {request.python}",
             f"{base.name} is installed already, with {made_with}",
-            "leave out --python to use it, or add --again to install a second copy",
+            "omit --python to use it, or add --again to install a second copy",
         )
 
 
@@ -199,7 +199,7 @@ def _fill(
     if "fill" in journal.completed_steps():
         return
     if base is not None:
-        world.say(f"[1-4] copying {base.name}, which has the same packages, as links")
+        world.say(f"[1-4] hard-linking {base.name}, which has the same packages")
         _make_folder(path, journal)
         environment.clone(base.path, path)
     else:
@@ -247,8 +247,8 @@ def _unpack(lock: Lock, path: Path, files: Mapping[str, Path], world: InstallWor
     if shared := next(find_shared_files(Records(site).owners), None):
         raise EngineError(
             f"unpack the wheels into {path}",
-            f"{shared}: which of them is installed is random",
-            "the lock is at fault: install another version",
+            f"{shared}: which copy gets installed is random",
+            "the lock is faulty: install another version",
         )
     environment.adapt(lock, site)
     environment.compile_bytecode(path, site, world)
@@ -275,8 +275,8 @@ def _make_folder(path: Path, journal: Journal) -> None:
         if not (path / places.STEPS).exists():
             raise EngineError(
                 f"make {path}",
-                "something other than a caovan engine is there",
-                "move it away, or choose another folder with --root DIR",
+                "it exists and is not a caovan engine",
+                "move it elsewhere, or choose another folder with --root DIR",
             )
         places.discard(path)
     path.mkdir()
@@ -300,6 +300,6 @@ def _check_disk(
     if free < needed:
         raise EngineError(
             f"install {lock.name}",
-            f"{root} has {free // MIB} MiB free and {needed // MIB} MiB are needed",
-            "make room, or choose another disk with --root DIR",
+            f"{root} has {free // MIB} MiB free, but {needed // MIB} MiB are needed",
+            "free some space, or choose another disk with --root DIR",
         )

@@ -1,8 +1,8 @@
 """Build the kernels that every start would otherwise compile, into ENGINE/kernels/sm75 for SM75.
 
-FlashInfer takes a module from there as it is, whatever else is installed. Its own cache of compiled
-modules would not do: before it loads one from there it runs ninja, which compiles anew where the
-compiler, a header's date or the engine's folder has changed, and it writes into it.
+FlashInfer loads a module from there unchanged, whatever else is installed. Its own cache of
+compiled modules would not do: before it loads one from there it runs ninja, which compiles anew
+where the compiler, a header's date or the engine's folder has changed, and it writes into it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def build(
     what = f"build the kernels of {engine.name}"
     site = site_packages(engine.path)
     if (site / _SHIM.stem).is_dir():
-        world.say("flashinfer-jit-cache is installed, which contains its kernels, compiled")
+        world.say("flashinfer-jit-cache is installed, which contains its kernels precompiled")
         return []
     folder = folder_of(engine.path, capability)
     work = folder / _WORK
@@ -85,15 +85,15 @@ def build(
 def _lay_out_compilers(engine: InstalledEngine, work: Path, what: str, world: InstallWorld) -> Path:
     """Lay out the CUDA toolkit; raises EngineError if a compiler is missing or others still run."""
     if pids := [str(pid) for pid in _find_builders(work)]:
-        fact = f"compilers of a killed call still work in {work} (pid {', '.join(pids)})"
-        raise EngineError(what, fact, f"wait until they end, or: kill {' '.join(pids)}")
+        fact = f"compilers of a killed command are still running in {work} (pid {', '.join(pids)})"
+        raise EngineError(what, fact, f"wait until they exit, or: kill {' '.join(pids)}")
     cuda = toolkit.lay_out(engine.path)
     if cuda is None:
-        fact = "it has no compiler: it was made from a lock without one"
+        fact = "it has no compiler: its lock does not contain one"
         raise EngineError(what, fact, f"sudo caovanctl engine install {engine.version}")
     for name, package in (("c++", "g++"), ("cc", "gcc")):
         if trust.program(name, world.environ) is None:
-            fact = f"there is no {name}, which nvcc and Triton call"
+            fact = f"{name}, which nvcc and Triton run, is not installed"
             raise EngineError(what, fact, f"sudo apt install {package}")
     return cuda
 
@@ -109,7 +109,7 @@ def _read_reports(finished: Finished, what: str) -> list[BuiltKernel]:
     ]
     if failed or finished.code:
         facts = "; ".join(failed) or _cause_line(finished.output)
-        raise EngineError(what, facts, "sudo caovanctl engine build-kernels tries them again")
+        raise EngineError(what, facts, "retry with: sudo caovanctl engine build-kernels")
     return [BuiltKernel(report["module"], report["seconds"], report["bytes"]) for report in reports]
 
 

@@ -34,7 +34,7 @@ ADAPTATIONS = ("torchvision-schemas", "vllm-distribution", "vllm-expand")
 _HEADER = re.compile(r"^#\s*caovan:\s*([a-z-]+)\s*=(.*)$")
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.+!_-]*)$")
 _TRAILING_ZEROS = re.compile(r"(?:\.0){1,9}$")
-"""The zeros at the end of a version, which mean nothing."""
+"""The trailing zeros of a version, which are insignificant."""
 _HASH = re.compile(r"^--hash=sha256:([0-9a-f]{64})$")
 _SIZE = re.compile(r"^#\s*(\d+) bytes$")
 _HEADER_KEYS = {
@@ -55,7 +55,7 @@ _HEADER_KEYS = {
 
 @dataclass(frozen=True)
 class Pin:
-    """One package at one version; a file with any of these `sha256` is right.
+    """One package at one version; a file with any of these `sha256` is valid.
 
     `size_bytes` is 0 if the lock does not tell it.
     """
@@ -72,7 +72,7 @@ class Pin:
         return " \\\n    ".join([f"{self.name}=={self.version}", *hashes])
 
     def requirement_from(self, file: Path, digest: str) -> str:
-        """The pin with one file of this sha256 as its source: uv takes one hash for a file."""
+        """The pin with one file of this sha256 as its source: uv accepts one hash per file."""
         return f"{self.name} @ {file.as_uri()} --hash=sha256:{digest}"
 
 
@@ -137,7 +137,7 @@ def parse(text: str, source: str) -> Lock:
     """Read a lock; `source` names it in errors. Raises EngineError for anything unexpected."""
 
     def bad(fact: str) -> EngineError:
-        return EngineError(f"read the lock {source}", fact, "install caovan's own copy again")
+        return EngineError(f"read the lock {source}", fact, "reinstall caovan's copy")
 
     try:
         head = {"kind": FIRST_KIND, "adapt": "", "source": "", **header(text)}
@@ -155,7 +155,7 @@ def parse(text: str, source: str) -> Lock:
     adapt = tuple(head["adapt"].split())
     for step in adapt:
         if step not in ADAPTATIONS:
-            raise bad(f'it requests the unknown adaptation "{step}"')
+            raise bad(f'it requests an unknown adaptation, "{step}"')
     pins: list[Pin] = []
     for line in map(str.strip, text.replace("\\\n", " ").splitlines()):
         if size := _SIZE.match(line):
@@ -224,12 +224,12 @@ def load(build: Build, version: str | None, kind: str = FIRST_KIND) -> Lock:
     locks = available_locks()
     if name in locks:
         return parse(safe_files.read_text(locks[name], MAX_BYTES), str(locks[name]))
-    remedy = f"there are: {', '.join(sorted(locks))}"
+    remedy = f"available: {', '.join(sorted(locks))}"
     if not locks:
         remedy = (
             "all lock files are missing: reinstall caovan, or set CAOVAN_LOCKS to their"
             " folder (packaging/engines in a checkout)"
         )
     raise EngineError(
-        f"install {engine.title} {release} ({build})", f"there is no lock file {name}.txt", remedy
+        f"install {engine.title} {release} ({build})", f"no lock file {name}.txt exists", remedy
     )

@@ -154,7 +154,7 @@ def get(root: Path, name: str, what: str) -> InstalledEngine:
     if name in unfinished(root):
         raise EngineError(what, f"{name} is unfinished", "run the same engine install again")
     names = ", ".join(engine.name for engine in engines(root)) or "none"
-    raise EngineError(what, f"there is no engine {name} in {root}", f"there are: {names}")
+    raise EngineError(what, f"{root} has no engine {name}", f"available: {names}")
 
 
 def switch(root: Path, name: str) -> None:
@@ -176,7 +176,7 @@ def rollback(root: Path, kind: str = FIRST_KIND) -> InstalledEngine:
     if before is None or (now is not None and now.name == before.name):
         raise EngineError(
             "roll back",
-            f"no earlier engine is kept in {root}",
+            f"{root} has no earlier engine",
             "choose one with sudo caovanctl engine use NAME",
         )
     switch(root, before.name)
@@ -224,7 +224,9 @@ def remove(root: Path, name: str) -> None:
         raise EngineError(what, "it is in use", "switch first: sudo caovanctl engine use NAME")
     if pids := users_of(path):
         raise EngineError(
-            what, f"process {', '.join(map(str, pids))} runs from it", "restart the service first"
+            what,
+            f"process {', '.join(map(str, pids))} is running from it",
+            "restart the service first",
         )
     for kind in registry.MODULES:
         _finish_switch(root, kind)
@@ -301,7 +303,7 @@ def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
     Without `make` a missing root is an error.
     """
     if not make and not root.is_dir():
-        raise EngineError(what, f"there is no folder {root}", "check --root")
+        raise EngineError(what, f"the folder {root} does not exist", "check --root")
     require_own(root, what)
     busy = f"another engine command is running in {root}"
     with installed.locked(root / ".lock", what, busy, EngineError, make=True) as lock:

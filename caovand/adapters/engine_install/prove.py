@@ -54,16 +54,16 @@ def prove(lock: Lock, path: Path, run: RunCommand, *, plugin: bool = False) -> P
     """
     engine = registry.engine_of(lock.kind)
     if engine.install.trial is None:
-        assert engine.install.imports is not None, f"nothing proves {lock.title}"
+        assert engine.install.imports is not None, f"no check exists for {lock.title}"
         return _prove_by_import(engine.install.imports, lock, path, run, plugin=plugin)
     try_server(engine, engine.install.trial, lock, path, run)
     asked = run([str(path / "bin" / "python"), "-I", "-c", _PYTHON], {}, lambda: None)
-    notes = ["proven only without a card: no layer ran on one"] if lock.build == "cuda" else []
+    notes = ["checked only without a card: no layer ran on a GPU"] if lock.build == "cuda" else []
     return Proof(asked.output.strip(), lock.version, "", None, (), tuple(notes))
 
 
 def try_server(engine: Engine, trial: ProofServer, lock: Lock, path: Path, run: RunCommand) -> None:
-    """Start the environment's server once; EngineError names what failed."""
+    """Start the environment's server once; raises EngineError with the failure."""
     assert engine.install.source is not None
     program = path / "bin" / engine.install.source.target
     done = run([str(program), *trial.version], {}, lambda: None)
@@ -71,8 +71,8 @@ def try_server(engine: Engine, trial: ProofServer, lock: Lock, path: Path, run: 
     if done.code or number not in done.output:
         raise _not_proven(
             path,
-            f"{program.name} ended with status {done.code} and did not name build {number}:"
-            f" {last_line(done.output)}",
+            f"{program.name} exited with status {done.code} and did not report build {number}: "
+            f"{last_line(done.output)}",
         )
     with tempfile.TemporaryDirectory(prefix="caovan-trial-") as folder:
         model, log = Path(folder, f"tiny{trial.suffix}"), Path(folder, "log")
@@ -108,7 +108,7 @@ def _two_completions(engine: Engine, server: subprocess.Popen[bytes], port: int)
     endpoint, end_s = Endpoint("127.0.0.1", port), time.monotonic() + SERVER_TIMEOUT_S
     while True:
         if server.poll() is not None:
-            raise OSError(f"it ended with status {server.returncode}")
+            raise OSError(f"it exited with status {server.returncode}")
         with contextlib.suppress(http.Unanswered):  # it is not listening yet
             if http.call(endpoint, engine.api.health, SERVER_TIMEOUT_S).status == 200:
                 break
@@ -128,7 +128,7 @@ def _prove_by_import(
     report = _import(imports, lock, path, run)
     fault = next(filter(None, (check(report, lock) for check in CHECKS)), "")
     if not fault and plugin and report["caovan_plugin"] is None:
-        fault = f"the plugin {PLUGIN} is not in it"
+        fault = f"the plugin {PLUGIN} is not installed there"
     if fault:
         raise _not_proven(path, fault, _remedy(fault))
     devices = tuple(
@@ -169,8 +169,8 @@ def _import(imports: Imports, lock: Lock, path: Path, run: RunCommand) -> dict[s
     except (IndexError, ValueError):
         if done.code == -signal.SIGILL:
             fact = f"{lock.title} uses instructions that this CPU lacks"
-            raise _not_proven(path, fact, "a CPU with AVX2 is needed") from None
-        fact = f"its Python ended with status {done.code} and printed: {last_line(done.output)}"
+            raise _not_proven(path, fact, "use a machine whose CPU has AVX2") from None
+        fact = f"its Python exited with status {done.code} and printed: {last_line(done.output)}"
         raise _not_proven(path, fact) from None
     return report
 
@@ -187,14 +187,14 @@ def _other_release(report: Mapping[str, Any], lock: Lock) -> str:
     # builds name themselves 0.21.0 or 0.32.0+cpu
     if str(report["version"]).split("+")[0] == lock.version:
         return ""
-    return f"it has {lock.title} {report['version']}; the lock names {lock.version}"
+    return f"it has {lock.title} {report['version']}, but the lock pins {lock.version}"
 
 
 def _other_build(report: Mapping[str, Any], lock: Lock) -> str:
     built_for = "cpu" if report["cuda"] is None else "cuda"
     if built_for == lock.build:
         return ""
-    return f"its torch {report['torch']} is a {built_for} build; the lock is for {lock.build}"
+    return f"its torch {report['torch']} is a {built_for} build, but the lock is for {lock.build}"
 
 
 def _other_torch(report: Mapping[str, Any], lock: Lock) -> str:
@@ -202,7 +202,7 @@ def _other_torch(report: Mapping[str, Any], lock: Lock) -> str:
     # torch adds "+cu130" to the version its wheel from PyPI has
     if pinned is None or pinned in (report["torch"], report["torch"].split("+")[0]):
         return ""
-    return f"it has torch {report['torch']}; the lock names {pinned}"
+    return f"it has torch {report['torch']}, but the lock pins {pinned}"
 
 
 CHECKS: tuple[Check, ...] = (_import_error, _other_release, _other_build, _other_torch)
@@ -212,7 +212,7 @@ CHECKS: tuple[Check, ...] = (_import_error, _other_release, _other_build, _other
 def _unproven(report: Mapping[str, Any], lock: Lock) -> Iterator[str]:
     """Notes about a CUDA build of which something is not proven here."""
     if lock.build == "cuda" and not report["devices"]:
-        yield "no usable NVIDIA GPU here: imports are proven, kernels are not"
+        yield "no usable NVIDIA GPU here: only imports were checked, not kernels"
     if lock.build == "cuda" and not report["headers"]:  # plans for a CPU do not compile
         minor = ".".join(report["python"].split(".")[:2])
         yield f"Python.h is missing, which Triton needs: apt install python{minor}-dev"

@@ -5,7 +5,7 @@ user can change, and few systems have uv.
 
 A Python that uv installs goes into the engines' root, where a service of another user can read it.
 If uv is missing, pip installs it temporarily. uv downloads a Python from GitHub, or from
-`UV_PYTHON_INSTALL_MIRROR`, and knows the sha256 of every Python it offers. So a folder for an
+`UV_PYTHON_INSTALL_MIRROR`, and checks the sha256 of every Python that it offers. So a folder for an
 offline machine gets the archive, and a uv whose own sha256 is part of caovan: the folder's owner
 cannot smuggle in another Python.
 """
@@ -73,8 +73,8 @@ def find(
     if (machine := os.uname().machine) != "x86_64":
         raise EngineError(
             what,
-            f"this machine is {machine} and the lock's files are for x86_64",
-            "make an environment by hand and set [engine] python to its Python",
+            f"this machine is {machine}, but the lock's files are for x86_64",
+            "create an environment by hand and set [engine] python to its Python",
         )
     if chosen is not None and (named := named_python(version, chosen, run, public=public)):
         return named
@@ -92,7 +92,9 @@ def find(
     installed = inspect(path, run)
     if installed is None:
         raise EngineError(
-            what, "the Python that uv installed does not run here", "choose one with --python PATH"
+            what,
+            "the Python that uv installed does not run on this machine",
+            "choose one with --python PATH",
         )
     if public and not installed.public:
         raise EngineError(
@@ -115,27 +117,27 @@ def named_python(
             raise EngineError(
                 f"use Python {chosen}",
                 f"this lock's files are for Python {version}",
-                f"leave out --python, or use --python {version}",
+                f"omit --python, or use --python {version}",
             )
         return None
     named = inspect(Path(chosen).absolute(), run) if Path(chosen).is_file() else None
     if named is None:
         raise EngineError(
             f"use {chosen}",
-            "it is not a Python that can make environments",
-            f"choose one of version {version}, with its venv module",
+            "this Python cannot create virtual environments",
+            f"choose version {version}, with its venv module",
         )
     if named.version != version:
         raise EngineError(
             f"use {chosen}",
-            f"it is Python {named.version} and this lock's files are for {version}",
-            f"choose one of version {version}",
+            f"it is Python {named.version}, but this lock's files are for {version}",
+            f"choose version {version}",
         )
     if public and not named.public:
         raise EngineError(
             f"use {chosen}",
             f"the service's user cannot run {named.path}, which lies in a private folder",
-            "leave out --python, or chmod o+x every folder above it",
+            "omit --python, or chmod o+x every folder above it",
         )
     return named
 
@@ -218,7 +220,7 @@ class UvPython:
         if not fetched:
             raise EngineError(
                 f"find Python {version}",
-                f"there is no usable one here or in {folder}, and --wheels downloads nothing",
+                f"no usable one is here or in {folder}, and --wheels does not download",
                 f"apt install {_packages(version)}, or choose one with --python PATH, or fill the "
                 "folder with: caovanctl engine fetch --with-python",
             )
@@ -282,7 +284,7 @@ class UvPython:
         cause = last_line(output, "no output")
         return EngineError(
             f"find Python {self.version}",
-            f"none here has a working venv module, and uv could not install one ({cause})",
+            f"no Python here has a working venv module, and uv could not install one ({cause})",
             f"apt install {_packages(self.version)}, or set UV_PYTHON_INSTALL_MIRROR to a mirror "
             "you can reach, or choose one with --python PATH",
         )
@@ -304,7 +306,7 @@ def find_unsafe(tree: Path) -> str:
                 if not path.resolve().is_relative_to(real):
                     return f"{path} leads outside it"
             elif mode & (stat.S_ISUID | stat.S_ISGID):
-                return f"{path} would run with its owner's rights for everybody"
+                return f"{path} is set-user-ID or set-group-ID"
             elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 return f"{path} is not a regular file"
     return ""

@@ -51,7 +51,7 @@ def find_damage(engine: places.InstalledEngine, progress: ReportProgress) -> Ite
         if info is None:
             yield f"{pin.name} {pin.version} is not installed"
         elif not same_version(info.name.removesuffix(".dist-info").split("-")[1], pin.version):
-            yield f"{info.name} is installed; the lock names {pin.version}"
+            yield f"{info.name} is installed, but the lock pins {pin.version}"
     if engine.plugin is not None and PLUGIN not in records.infos:
         yield f"the plugin {engine.plugin} is not installed"
     for package in records.without:
@@ -69,7 +69,7 @@ def find_damage(engine: places.InstalledEngine, progress: ReportProgress) -> Ite
     for pattern in _STARTUP:  # files that Python runs at each start, of any origin
         for path in sorted(site.glob(pattern)):
             if records.owners.keys().isdisjoint((path.name, f"{path.name}/__init__.py")):
-                yield f"{path.name} belongs to no package, and Python runs it at every start"
+                yield f"{path.name} does not belong to a package, but Python runs it at every start"
 
 
 def _find_change(site: Path, name: str, recorded: set[str]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 A file counts if the lock names its content, whatever its name and origin: so an interrupted
 download resumes where it stopped, and an offline folder is safe. pip downloads, so that its
 configuration (mirror, proxy, certificate) applies: uv reads neither pip.conf nor PIP_INDEX_URL, and
-has no command that only downloads. Source archives are handled alike.
+has no command that only downloads. Source archives are handled the same way.
 """
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ class Folder:
             ):
                 raise EngineError(
                     f"use {file}",
-                    f"its sha256 is {digest}, but the lock names {' or '.join(pin.sha256)}",
-                    "delete it and get it again; if it happens again, do not trust the source",
+                    f"its sha256 is {digest}, but the lock pins {' or '.join(pin.sha256)}",
+                    "delete it and download it again; if that happens again, do not trust the "
+                    "source",
                 )
 
 
@@ -183,7 +184,7 @@ def download(
                 folder.refuse_impostor(pin)
                 raise EngineError(
                     f"get {pin.name} {pin.version}",
-                    "pip downloaded no such file",
+                    "pip did not download it",
                     "run the command again",
                 )
         done += size
@@ -237,7 +238,7 @@ def _download_batch(
                 f"the configured index has no {missing}, and {lock.extra_index}, which publishes "
                 f"it, {fate}",
                 "make that index reachable, or set PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS to a "
-                "place that has it",
+                "source that has it",
             )
     if finished.code:
         raise explain_pip(what, finished)

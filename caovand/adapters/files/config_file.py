@@ -45,9 +45,9 @@ def load(path: Path) -> Config:
 
 
 def _remedy(path: Path, problem: OSError) -> str:
-    """The remedy for a file that we may not read."""
+    """The remedy for a file that we cannot read."""
     if isinstance(problem, PermissionError):
-        return "run this as a user who may read it, or correct its permissions"
+        return "run this as a user who can read it, or correct its permissions"
     if isinstance(problem, FileNotFoundError):
         with contextlib.suppress(OSError):
             names = [file.name for file in path.parent.iterdir() if file.is_file()]

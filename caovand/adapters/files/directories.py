@@ -15,7 +15,7 @@ SERVICE = "caovan"
 ROOT_SYSTEM = "caovan-root"
 """Root's folders: the service's user owns the service's folders, and could plant links there."""
 
-MIN_BYTES = 16 << 10  # with less free space, none of our files fits
+MIN_BYTES = 16 << 10  # with less free space, even our smallest file does not fit
 
 
 def remedy(path: Path, number: int | None) -> str:
@@ -56,8 +56,8 @@ class Directories:
         self._check(engine)  # another process may have created it first
         if (owner := self.runtime.stat().st_uid) != os.getuid():
             raise PermissionError(
-                f"cannot use {self.runtime}: it belongs to uid {owner}; remove it, or set"
-                " RUNTIME_DIRECTORY to a folder of your own"
+                f"cannot use {self.runtime}: it belongs to uid {owner}; remove it, or set "
+                "RUNTIME_DIRECTORY to your own folder"
             )
 
     def _check(self, engine: int | None) -> None:
@@ -71,8 +71,8 @@ class Directories:
                 continue
             variable = f"{name.upper()}_DIRECTORY"
             raise PermissionError(
-                f"cannot use {doubt.path}: it {doubt.fact}; remove it, or set {variable} to a"
-                " folder of your own"
+                f"cannot use {doubt.path}: it {doubt.fact}; remove it, or set {variable} to your "
+                "own folder"
             )
 
     def unwritable(self) -> dict[Path, str]:
@@ -84,8 +84,8 @@ class Directories:
             (self.runtime, "no new sockets"),
             (
                 self.state,
-                "modes, degraded plans, incidents and figures are not kept; if this daemon is"
-                " killed, the next may not find its engine",
+                "modes, degraded plans, incidents and metrics are not kept; if this daemon is "
+                "killed, the next one may not find its engine",
             ),
             (self.cache, "the engine may fail to compile"),
             (self.logs, "engine.log has gaps"),
@@ -116,7 +116,7 @@ def unwritable_errno(path: Path) -> int:
 
 
 def directories(environ: Mapping[str, str], uid: int, *, system: str = SERVICE) -> Directories:
-    """The four directories for this environment; nothing is created.
+    """The four directories for this environment; does not create them.
 
     systemd sets RUNTIME_DIRECTORY and the others; without it root gets /run/`system` and so on,
     a user the XDG base directories.

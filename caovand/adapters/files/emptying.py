@@ -1,8 +1,8 @@
-"""Remove files and folders that an engine may replace while we remove them.
+"""Remove files and folders that an engine can replace while we remove them.
 
-An engine of our user may replace any folder that it can write to by a link to one of ours. So each
-step names a single entry of a folder that is open and was not a link. Folders at any depth are
-moved to the top one at a time: a thousand levels take neither a thousand descriptors nor a deep
+An engine with our user id can replace any folder that it can write to with a link to one of ours.
+So each step names a single entry of a folder that is open and was not a link. Folders at any depth
+are moved to the top one at a time: a thousand levels take neither a thousand descriptors nor a deep
 stack, and the kernel refuses to move a mount point, whose contents stay.
 """
 

@@ -1,6 +1,7 @@
 """The folder that engines or models are installed into: which one it is, and one change at a time.
 
-Who may write there may run code as the service, so where root works it belongs to root.
+Anyone who can write there can run code as the service, so if root installs, the folder belongs to
+root.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def require_own(folder: Path, what: str, error: type[ProblemError]) -> None:
     if os.geteuid() == 0 and (doubt := trust.find_doubt(folder)) is not None:
         raise error(
             what,
-            f"{doubt}, who could make root write elsewhere",
+            f"{doubt}, and that user could make root write elsewhere",
             "run it as that user, without sudo, or choose a folder that root owns",
         )
 
@@ -57,11 +58,11 @@ def locked(
         descriptor = lock_file.take(lock)
     except lock_file.LockTaken as taken:
         fact = f"{busy} (pid {taken.pid or 'unknown'})"
-        raise error(what, fact, "wait until it ends") from None
+        raise error(what, fact, "wait until it exits") from None
     except OSError as problem:
         raise error(
             what,
-            f"{lock.parent} cannot be written: {problem.strerror}",
+            f"cannot write to {lock.parent}: {problem.strerror}",
             "run it with sudo, or choose another folder with --root",
         ) from None
     try:

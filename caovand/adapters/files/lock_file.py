@@ -48,7 +48,7 @@ def _open(path: Path, *, on_full_disk: bool) -> int:
     # Mode 600: whoever can open the file can also lock it, and block everybody else.
     try:
         descriptor = safe_files.open_own(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.fchmod(descriptor, 0o600)  # an earlier release left it readable for everybody
+        os.fchmod(descriptor, 0o600)  # an earlier release left it readable by every user
     except OSError as problem:
         if not on_full_disk or not safe_files.takes_nothing(problem):
             raise

@@ -23,9 +23,9 @@ def remedy(path: str, mounts: Path = MOUNTS) -> str:
     if not folder or os.path.exists(path) or folder not in _find_private_folder(mounts):
         return ""
     return (
-        f"the service has its own {folder} (PrivateTmp): move the file to another folder, such as"
-        " /srv, or share the machine's with `sudo systemctl edit caovan`:"
-        " [Service] PrivateTmp=no"
+        f"the service has its own {folder} (PrivateTmp): move the file to another folder, such "
+        "as /srv, or share the machine's folder with `sudo systemctl edit caovan`: [Service] "
+        "PrivateTmp=no"
     )
 
 

@@ -101,7 +101,7 @@ def open_own(path: Path, flags: int, mode: int = 0o600, *, any_kind: bool = Fals
     Ours: a regular file of our user or root, not a symbolic link, with no other hard link. With
     `any_kind` it may be a FIFO or a device, and opening it may wait for a reader.
     """
-    assert not flags & os.O_TRUNC, "it would be emptied before it is checked"
+    assert not flags & os.O_TRUNC, "opening it would truncate it before the check"
     try:
         quietly = OPEN_FLAGS & ~os.O_NONBLOCK if any_kind else OPEN_FLAGS
         descriptor = os.open(path, flags | os.O_NOFOLLOW | quietly, mode)
@@ -184,7 +184,9 @@ def link_to(at: str | Path, to: str | Path) -> None:
     place, folder = Path(at), Path(to)
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     if not is_own_folder(folder):
-        raise PermissionError(errno.EPERM, "it is not a folder that we own", str(folder))
+        raise PermissionError(
+            errno.EPERM, "the daemon's user does not own this folder", str(folder)
+        )
     place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     if place.is_symlink():
         if os.readlink(place) == str(folder):

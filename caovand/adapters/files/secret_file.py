@@ -33,7 +33,7 @@ def check(path: str, key: str) -> None:
     if exposed := safe_files.describe_exposure(seen):
         place = path if _is_path(path) else "that file"
         group = f" and `sudo chgrp {GROUP} {place}`" if _is_for_root_alone(seen) else ""
-        replace = "replace the secret if others may know it"
+        replace = "replace the secret if others may have read it"
         remedy = f"run `sudo chmod {MODE:o} {place}`{group}, and {replace}"
         raise ConfigError([f"cannot use {name}: {exposed}; {remedy}"])
 
@@ -52,7 +52,7 @@ def read(path: str, key: str) -> str:
         raise ConfigError([f"cannot use {name}: it must contain one line of plain ASCII"])
     if key == TOKEN_FILE and len(text) < MIN_TOKEN:
         fact = f"it has {len(text)} characters, fewer than {MIN_TOKEN}"
-        raise ConfigError([f"cannot use {name}: {fact}; make one with `openssl rand -hex 24`"])
+        raise ConfigError([f"cannot use {name}: {fact}; generate one with `openssl rand -hex 24`"])
     return text
 
 

@@ -59,7 +59,7 @@ def set_aside(folder: Path, files: Mapping[str, Callable[[Any], bool]]) -> Itera
         try:
             if usable(read(path)):
                 continue
-            reason = "it is not in a format that this version reads"
+            reason = "this version cannot read its format"
         except FileNotFoundError:
             continue
         except Unusable as problem:
@@ -71,7 +71,10 @@ def set_aside(folder: Path, files: Mapping[str, Callable[[Any], bool]]) -> Itera
         try:
             move(path, aside)
         except OSError as problem:
-            yield f"cannot use {path}: {reason}; nor rename it: {problem.strerror}; delete it"
+            yield (
+                f"cannot use {path}: {reason}, and renaming it failed: {problem.strerror}; "
+                "delete it"
+            )
         else:
             yield f"cannot use {path}: {reason}; moved to {aside.name}, starting with a new file"
 

@@ -83,7 +83,7 @@ def find_doubt(
             # In a sticky folder only a file's owner can replace it.
             closed = stat.S_ISDIR(seen.st_mode) and bool(seen.st_mode & stat.S_ISVTX)
             if seen.st_mode & stat.S_IWOTH and not closed:
-                return Untrusted(place, "can be changed by everybody")
+                return Untrusted(place, "can be changed by every user")
             if seen.st_mode & stat.S_IWGRP and not (closed or groups or seen.st_gid in own):
                 return Untrusted(place, f"can be changed by group {seen.st_gid}")
     except OSError as problem:

@@ -104,7 +104,7 @@ def finish(process: Running) -> AllReduceResult:
         try:
             output, errors = process.communicate(timeout=READY_S + CHECK_S + MORE_S)
         except subprocess.TimeoutExpired:
-            return AllReduceResult("unclear", wall_clock.now(), text="the check did not end")
+            return AllReduceResult("unclear", wall_clock.now(), text="the check did not finish")
         finally:
             process.kill()
     last = (output.strip().splitlines() or [""])[-1]

@@ -38,7 +38,7 @@ MAX_WORDS = 4096  # bytes
 END_S = 5.0  # a process blocked in the driver may never end
 
 
-# -- one process a card ---------------------------------------------------------------------
+# -- one process per card --------------------------------------------------------------------
 
 
 def addends(torch: Any, rank: int, count: int, turn: int) -> Any:
@@ -145,7 +145,7 @@ def judge(reports: list[list[dict[str, Any]]], late: bool) -> dict[str, Any]:
     answer = {
         "verdict": "right",
         "by": "",
-        "text": f"the engine's own could not be checked: {skipped}" if skipped else "",
+        "text": f"the engine's own all-reduce could not be checked: {skipped}" if skipped else "",
         "checked": sorted({f"{line['by']} {line['step']}" for line in done}),
     }
     wrong = [line for line in done if line["wrong"]]
@@ -238,7 +238,7 @@ def how_died(rank: int, pid: int, place: str) -> str:
         file.seek(max(os.fstat(file.fileno()).st_size - MAX_WORDS, 0))
         words = (file.read().strip().splitlines() or [b""])[-1]
     last = f": {words.decode('utf-8', 'replace')}" if words else ""
-    return f"rank {rank} ended early ({how}){last}"
+    return f"rank {rank} exited early ({how}){last}"
 
 
 def end(pids: list[int]) -> None:

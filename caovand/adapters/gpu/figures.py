@@ -1,4 +1,4 @@
-"""Read one sample of a card; a figure that the card or the driver does not report is None."""
+"""Read one sample of a card; a value that the card or the driver does not report is None."""
 
 from __future__ import annotations
 
@@ -81,6 +81,6 @@ def _nvlink_bytes(nvml: Nvml, card: Any) -> tuple[int | None, int | None]:
 
 
 def _host_bytes() -> tuple[int, int]:
-    """Total and used memory of a card that uses the host's, as GB10 does."""
+    """Total and used memory of a card that shares the host's memory, such as GB10."""
     total, available = host.memory_mib()
     return total * MIB, (total - available) * MIB

@@ -1,7 +1,7 @@
 """The NVIDIA cards, as the driver's NVML reports them; none without a driver.
 
 Each part of a partitioned card (MIG) counts as a card: CUDA opens parts, never the whole. For a
-card that uses the host's memory, as GB10 and Jetson do, NVML reports no memory.
+card that shares the host's memory, such as GB10 and Jetson, NVML reports no memory.
 """
 
 from __future__ import annotations
@@ -153,8 +153,9 @@ def _read_memory(nvml: Nvml, card: Any) -> tuple[int, int, bool] | None:
 
 
 def _memory_gb_s(nvml: Nvml, card: Any) -> float | None:
-    """Memory bandwidth: two transfers a clock over the whole bus, for every type of these
-    memories."""
+    """Memory bandwidth: two transfers per clock over the whole bus, for every type of these
+    memories.
+    """
     clock = nvml.ask("nvmlDeviceGetMaxClockInfo", card, CLOCK_MEMORY)
     bits = nvml.ask("nvmlDeviceGetMemoryBusWidth", card)
     return round(clock * 2 * bits / 8 / 1000, 1) if clock and bits else None
@@ -172,7 +173,7 @@ def _active_nvlinks(nvml: Nvml, card: Any) -> Iterator[int]:
 
 
 def _behind_switch(nvml: Nvml, index: int) -> bool:
-    """Whether a link of this card ends at an NVSwitch, as on HGX boards."""
+    """Whether a link of this card connects to an NVSwitch, as on HGX boards."""
     card = nvml.card(index)
     return card is not None and any(
         nvml.ask("nvmlDeviceGetNvLinkRemoteDeviceType", card, link) == TO_SWITCH

@@ -58,7 +58,7 @@ class Nvml:
 
 @contextlib.contextmanager
 def open_session(library: Any) -> Iterator[Nvml]:
-    """Open a session; raises NVMLError without a driver, or with one of another version."""
+    """Open a session; raises NVMLError if the driver is missing or has another version."""
     library.nvmlInit()
     try:
         yield Nvml(library)

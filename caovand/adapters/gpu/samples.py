@@ -1,7 +1,7 @@
 """Sample the NVIDIA cards while an engine runs, and report the driver's Xid events.
 
 One thread waits for events, with a time limit, and samples between them. Without NVML's bindings it
-ends at once; a driver may be loaded later.
+returns at once; a driver may be loaded later.
 """
 
 from __future__ import annotations

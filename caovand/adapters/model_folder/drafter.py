@@ -15,7 +15,7 @@ from caovand.core.facts.drafter import Drafter
 from caovand.core.facts.inventory import ModelCard, Weights
 
 ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel")
-OWN_FLAG = "or pass --speculative-config in [engine] extra_args, whose memory is not forecast"
+OWN_FLAG = "or pass --speculative-config in [engine] extra_args, without a memory forecast"
 
 
 def with_drafter(target: ModelCard, path: str) -> ModelCard:
@@ -31,9 +31,9 @@ def with_drafter(target: ModelCard, path: str) -> ModelCard:
     if card.architecture not in ARCHITECTURES:
         raise ModelProblem(
             f"draft with {path}",
-            f"its architecture is {card.architecture}, and caovan plans drafts of"
-            f" {' and '.join(ARCHITECTURES)}",
-            f"set [model] drafter to a DFlash drafter of this model, {OWN_FLAG}",
+            f"its architecture is {card.architecture}, but caovan can only draft with "
+            f"{' and '.join(ARCHITECTURES)}",
+            f"set [model] drafter to a DFlash drafter for this model, {OWN_FLAG}",
         )
     config = read_table(folder, "config.json", Budget(time.thread_time)) or {}
     drafter = _describe(path, card, config)

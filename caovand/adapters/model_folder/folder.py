@@ -53,7 +53,7 @@ MIN_SIMILARITY = 0.8
 _POOLING_FOLDER = re.compile(r"\d{1,3}_[A-Za-z]{1,40}")
 """The names of Sentence Transformers' folders; a path that leads elsewhere is not followed."""
 SURPRISES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
-"""Exceptions that reading a malformed configuration may raise."""
+"""Exceptions that reading a malformed configuration can raise."""
 
 
 def read_model(path: str, weights: bool = True) -> ModelCard:
@@ -112,8 +112,8 @@ def _absent(path: str, place: Path) -> ModelProblem:
         return ModelProblem(f"read model {path}", fact, f'did you mean "/{path}"?')
     wanted = "a GGUF file" if is_gguf else "a folder with a config.json"
     remedy = (
-        f"set [model] path to {wanted}, by its full path, or to a name on the hub such as"
-        " Qwen/Qwen3-0.6B"
+        f"set [model] path to {wanted}, as a full path, or to a name on the hub such as "
+        "Qwen/Qwen3-0.6B"
     )
     with suppress(OSError):
         if close := get_close_matches(place.name, os.listdir(place.parent), 1, MIN_SIMILARITY):
@@ -181,14 +181,14 @@ def _read(folder: Path, weights: bool) -> ModelCard:
                 notes += (
                     Problem(
                         "",
-                        "config.json declares an MTP head, but the weights have none",
+                        "config.json declares an MTP head, but the weights do not contain one",
                         "to draft with MTP, download a checkpoint that has one",
                     ),
                 )
     else:
         card = replace(card, weights=invented_weights(config, card))
     if not any((folder / name).exists() for name in TOKENIZERS):
-        notes += (Problem("", "there is no tokenizer in the folder", "download the model again"),)
+        notes += (Problem("", "the folder contains no tokenizer", "download the model again"),)
     return replace(
         card,
         chat_template=_chat_template(folder, tokenizer, budget),
@@ -204,7 +204,7 @@ def _gguf_in(folder: Path, files: list[Path]) -> ModelCard:
         more = f" and {len(files) - 4} more" if len(files) > 4 else ""
         raise ModelProblem(
             f"choose a model in {folder}",
-            f"it has several in GGUF files: {names}{more}",
+            f"it contains several GGUF models: {names}{more}",
             "set [model] path to one of these files",
         )
     return read_gguf(files[0])
@@ -220,8 +220,8 @@ def read_gguf(file: Path) -> ModelCard:
         raise unreadable_problem(str(file), file.parent) from None
     except OSError as problem:
         reason, remedy = str(problem.strerror), "check the disk"
-    except SURPRISES as problem:  # last resort: no file may end the daemon
-        reason = f"it cannot be understood ({type(problem).__name__}: {reprlib.repr(str(problem))})"
+    except SURPRISES as problem:  # last resort: no file may crash the daemon
+        reason = f"it cannot be parsed ({type(problem).__name__}: {reprlib.repr(str(problem))})"
         remedy = "download the model again"
     raise ModelProblem(f"load model {file}", reason, remedy)
 
@@ -237,11 +237,11 @@ def _describe(
         return with_task(describe(config, tokenizer, str(folder), processor), config, files)
     except BadConfig as problem:
         reason = str(problem)
-    except SURPRISES as problem:  # last resort: no file may end the daemon
-        reason = f"it cannot be understood ({type(problem).__name__}: {reprlib.repr(str(problem))})"
+    except SURPRISES as problem:  # last resort: no file may crash the daemon
+        reason = f"it cannot be parsed ({type(problem).__name__}: {reprlib.repr(str(problem))})"
     raise ModelProblem(
         f"read model {folder}",
-        f"config.json describes no language model: {reason}",
+        f"config.json does not describe a language model: {reason}",
         "download the model again",
     )
 
@@ -303,7 +303,9 @@ def read_named(models: NamedModels, config: Config, environ: Mapping[str, str]) 
         weights = models.weights(table)
         if not weights:
             raise ModelProblem(
-                f"serve model {name}", f"{place / entry} names no GGUF file", "choose another model"
+                f"serve model {name}",
+                f"{place / entry} does not name a GGUF file",
+                "choose another model",
             )
         return read_gguf(place / weights)
     problem = models.missing(name)

@@ -49,7 +49,8 @@ def read_model(path: Path) -> ModelCard:
         return describe(files, str(path))
     except BadConfig as problem:
         raise BadParts(
-            f"{names[0]} describes no language model: {problem}", "set [model] path to another file"
+            f"{names[0]} does not describe a language model: {problem}",
+            "set [model] path to another file",
         ) from problem
 
 
@@ -84,4 +85,4 @@ def _check_counts(files: list[tuple[str, GgufFile]]) -> None:
     wanted = files[0][1].values.get("split.tensors.count")
     have = sum(len(file.tensors) for _, file in files)
     if len(files) > 1 and wanted is not None and wanted != have:
-        raise BadParts(f"its parts have {have} of its {wanted} tensors")
+        raise BadParts(f"its parts contain {have} of {wanted} tensors")

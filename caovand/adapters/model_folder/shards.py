@@ -63,7 +63,7 @@ def tensors_of(folder: Path, table: dict[str, str], budget: Budget) -> Iterable[
         raise unreadable_problem(f"{folder / refused[0]}", folder, len(refused) - 1)
     if not bad and not found.issuperset(table):
         absent = sorted(set(table) - found)
-        bad.append(f"no shard has {absent[0]} and {len(absent) - 1} more tensors of the index")
+        bad.append(f"no shard contains {absent[0]} and {len(absent) - 1} more tensors of the index")
     if bad:
         more = f" and {len(bad) - 4} more" if len(bad) > 4 else ""
         raise ModelProblem(f"load model {folder}", f"{'; '.join(bad[:4])}{more}", remedy)

@@ -54,10 +54,10 @@ def read_json(folder: Path, name: str, budget: Budget) -> Any:
 
 
 def unreadable_problem(what: str, folder: Path, more: int = 0) -> ModelProblem:
-    """The problem for existing files that this user may not read."""
+    """The problem for existing files that this user cannot read."""
     others = f" and {more} more files" if more else ""
     return ModelProblem(
         f"read {what}{others}",
-        "this user may not read it",
+        "this user cannot read it",
         f"run `chmod -R a+rX {folder}` and let others enter the folders above it",
     )

@@ -34,7 +34,7 @@ REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class ConnectionCut(Exception):
-    """The connection failed or ended; trying again may help."""
+    """The connection failed or was lost; a retry may help."""
 
 
 class HubResponse:
@@ -116,11 +116,11 @@ class HubClient:
         try:
             return answer, Budget(time.thread_time).json(data, MAX_VALUES)
         except BadHeader as problem:
-            raise self._strange(f"its answer cannot be read: {problem}") from None
+            raise self._strange(f"its answer cannot be parsed: {problem}") from None
 
     def _strange(self, fact: str) -> PullError:
         return PullError(
-            f"read what {self._home.hostname} offers",
+            f"list the files on {self._home.hostname}",
             fact,
             "check the endpoint, or try again later",
         )
@@ -173,7 +173,7 @@ def _as_connection_cut(host: str) -> Iterator[None]:
     except requests.exceptions.SSLError as problem:
         raise PullError(
             "download",
-            f"the certificate of {host} is not accepted ({_innermost(problem)})",
+            f"the certificate of {host} is not trusted ({_innermost(problem)})",
             "check the clock, the endpoint, and the proxy; REQUESTS_CA_BUNDLE sets other roots",
         ) from None
     except (
@@ -206,4 +206,4 @@ def _innermost(problem: BaseException) -> str:
         if isinstance(error, OSError) and error.errno and error.strerror:
             return one_line(str(error.strerror))
         todo += [*error.args, getattr(error, "reason", None), error.__cause__, error.__context__]
-    return "the connection was cut"
+    return "the connection was lost"

@@ -43,7 +43,7 @@ def download(
                     raise PullError(
                         cannot,
                         f"{file.path} did not match the publisher's hash {wrong} times",
-                        "check the endpoint and the proxy; no part of it is kept",
+                        "check the endpoint and the proxy; the partial file was deleted",
                     )
                 world.say(
                     f"      {file.path} does not have the publisher's hash; downloading it again"
@@ -78,7 +78,7 @@ def _go_on(
         if found.do is Do.WAIT:
             raise Busy(found.why, answer.retry_after_s())
         if found.do is Do.REFUSE:
-            require_success(client, answer, cannot, f"{file.path} is not there")
+            require_success(client, answer, cannot, f"{file.path} does not exist there")
             raise PullError(
                 cannot,
                 f"the answer for {file.path} is refused: {found.why}",

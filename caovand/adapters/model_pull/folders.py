@@ -115,10 +115,10 @@ def require(place: ModelFolders, what: str) -> Manifest:
         fact, remedy = f"{place.folder.name} is not complete", "run the same model pull again"
     elif place.folder.is_dir():
         fact = f"{place.folder} has no {MANIFEST}: it was not pulled by caovanctl"
-        remedy = "choose a model that `caovanctl model list` shows"
+        remedy = "choose a model from `caovanctl model list`"
     else:
         fact, remedy = (
-            f"there is no {place.folder}",
+            f"{place.folder} does not exist",
             "`caovanctl model list` shows the pulled models",
         )
     raise PullError(what, fact, remedy)
@@ -237,14 +237,14 @@ def require_own(folder: Path, what: str) -> None:
     if not os.access(there, os.W_OK):
         raise PullError(
             what,
-            f"{there} cannot be written by this user",
-            "run it with sudo, or choose a folder of your own with --root or --to",
+            f"this user cannot write to {there}",
+            "run this with sudo, or choose your own folder with --root or --to",
         )
     installed.require_own(folder, what, PullError)
 
 
 def closed_to_others(folder: Path) -> Path | None:
-    """The first folder on the way that the service's user may not enter, if any."""
+    """The first folder on the path that the service's user cannot enter, if any."""
     for path in reversed((folder, *folder.parents)):
         if not path.stat().st_mode & 0o001:
             return path

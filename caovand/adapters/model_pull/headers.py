@@ -111,12 +111,12 @@ def _range(
 
     def fetch() -> bytes:
         with client.get(url, {"Range": f"bytes={begin}-{end - 1}"}) as answer:
-            require_success(client, answer, cannot, f"{shard.path} is not there")
+            require_success(client, answer, cannot, f"{shard.path} does not exist there")
             ranged = answer.headers.get("content-range", "").startswith(f"bytes {begin}-")
             if answer.status == 206 and not ranged:
                 raise PullError(
                     cannot,
-                    f"the server sends another part of {shard.path} than was requested",
+                    f"the server sent a different part of {shard.path} than requested",
                     "check the endpoint and the proxy",
                 )
             # A server without ranges sends the whole file from its start.

@@ -29,7 +29,7 @@ class Hub:
     revision: str
     """The default hub."""
     terms: str
-    """The remedy for a user who may not read a model."""
+    """The remedy for a user who cannot read a model."""
     list_path: Callable[[str, str], str]
     file_path: Callable[[str, str, str], str]
     token_headers: Callable[[str], dict[str, str]]
@@ -50,7 +50,7 @@ HUGGING_FACE = Hub(
     endpoint_variable="HF_ENDPOINT",
     token_variable="HF_TOKEN",
     revision="main",
-    terms="accept the model's terms on its page, and set HF_TOKEN to a token that may read it",
+    terms="accept the model's terms on its page, and set HF_TOKEN to a token that can read it",
     list_path=lambda name, revision: (
         f"/api/models/{name}/revision/{quote(revision, safe='')}?blobs=true"
     ),
@@ -66,7 +66,7 @@ MODELSCOPE = Hub(
     endpoint_variable="MODELSCOPE_ENDPOINT",
     token_variable="MODELSCOPE_API_TOKEN",
     revision="master",
-    terms="request access on its page, and set MODELSCOPE_API_TOKEN to a token that may read it",
+    terms="request access on its page, and set MODELSCOPE_API_TOKEN to a token that can read it",
     list_path=lambda name, revision: (
         f"/api/v1/models/{name}/repo/files?"
         + urlencode({"Revision": revision, "Recursive": "True"})
@@ -108,7 +108,9 @@ def token_for(hub: Hub, environ: Mapping[str, str]) -> str:
 
 
 def _endpoint(text: str, origin: str) -> str:
-    """An address that may get a token: encrypted, unless the token never leaves this machine."""
+    """An address that may receive a token: encrypted, unless the token never leaves this
+    machine.
+    """
     remedy = "use hf, modelscope, or an address such as https://hub.example.org"
     try:
         parts = urlsplit(text)
@@ -118,7 +120,7 @@ def _endpoint(text: str, origin: str) -> str:
     if not host or not text.isprintable() or parts.query or parts.fragment:
         raise PullError(f"use {origin}", "it is not the address of a hub", remedy)
     if parts.username is not None or parts.password is not None:
-        raise PullError(f"use {origin}", "it has a password in it", remedy)
+        raise PullError(f"use {origin}", "it contains a password", remedy)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
         raise PullError(f"use {origin}", "it is not encrypted (https://)", remedy)
     return text.rstrip("/")

@@ -32,7 +32,7 @@ GiB."""
 MAX_LINE_BYTES = 64 << 10
 MAX_LINES = 1 << 22
 END_S = 10.0
-RETRY = "check the network and the name, then run the same command again: it continues"
+RETRY = "check the network and the name, then run the same command again to resume"
 
 
 def pull(how: NamedPull, program: str, folder: Path, name: str, world: World) -> None:
@@ -108,7 +108,7 @@ def _wait_ready(
     fact = (
         f"it did not answer within {READY_S:g} s"
         if server.poll() is None
-        else f"it ended with status {server.returncode}"
+        else f"it exited with status {server.returncode}"
     )
     raise PullError(cannot, f"the server that downloads failed: {fact}", f"try `{how.by_hand}`")
 
@@ -123,7 +123,7 @@ def _read_steps(how: NamedPull, server_at: Endpoint, name: str, cannot: str) -> 
                     return
                 yield how.read(_parse_object(line))
     except http.Unanswered as problem:
-        raise PullError(cannot, f"the download was cut: {problem}", RETRY) from None
+        raise PullError(cannot, f"the download was interrupted: {problem}", RETRY) from None
 
 
 def _parse_object(line: bytes) -> Mapping[str, Any]:
@@ -131,4 +131,4 @@ def _parse_object(line: bytes) -> Mapping[str, Any]:
         event = json.loads(line)
     except (ValueError, RecursionError):
         event = None
-    return event if isinstance(event, dict) else {"error": f"no JSON: {line[:200]!a}"}
+    return event if isinstance(event, dict) else {"error": f"not JSON: {line[:200]!a}"}

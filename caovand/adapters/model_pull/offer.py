@@ -56,7 +56,7 @@ def read(client: HubClient, world: World, wanted: RequestedModel) -> Offer:
     except BadListing as problem:
         raise PullError(
             cannot,
-            f"the list of its files is not usable: {problem}",
+            f"its file list is unusable: {problem}",
             "check the endpoint and the name",
         ) from None
     offer = Offer(name, revision, listing.commit, selection.choose(listing.files, (), code=code))
@@ -72,8 +72,8 @@ def read(client: HubClient, world: World, wanted: RequestedModel) -> Offer:
         if absent := shards - {file.path for file in listing.files}:
             raise PullError(
                 cannot,
-                f"the repository has no {min(absent)}, which its index names",
-                "choose another revision, or tell its publisher",
+                f"the repository lacks {min(absent)}, which its index lists",
+                "choose another revision, or inform its publisher",
             )
         chosen = selection.choose(listing.files, shards, code=code)
         offer = Offer(name, revision, listing.commit, chosen)
@@ -107,7 +107,7 @@ def fetch_small_file(client: HubClient, world: World, offer: Offer, file: Remote
 
     def fetch() -> bytes:
         with client.get(url, {}) as answer:
-            require_success(client, answer, cannot, f"{file.path} is not there")
+            require_success(client, answer, cannot, f"{file.path} does not exist")
             data = b"".join(answer.pieces(file.size_bytes + 1))
         found: hashlib._Hash = begin_hash(file.digest, file.size_bytes)
         found.update(data)
@@ -128,7 +128,7 @@ def _read_index(data: bytes, cannot: str) -> frozenset[str]:
     except (BadHeader, LookupError, TypeError, AttributeError):
         pass
     raise PullError(
-        cannot, f"its {selection.INDEX} names no files", "choose another revision or checkpoint"
+        cannot, f"its {selection.INDEX} lists no files", "choose another revision or checkpoint"
     )
 
 
@@ -140,8 +140,10 @@ def _require_weights(offer: Offer, cannot: str) -> None:
         raise PullError(
             cannot,
             f"it has no weights as safetensors{has}",
-            "choose the checkpoint in safetensors that it was made from, its AWQ, GPTQ or fp8"
-            " variant, or its GGUF files",
+            "choose the safetensors checkpoint that it was made from, its AWQ, GPTQ or fp8 "
+            "variant, or its GGUF files",
         )
     if "config.json" not in paths:
-        raise PullError(cannot, "it has no config.json", "choose a checkpoint for transformers")
+        raise PullError(
+            cannot, "it has no config.json", "choose a checkpoint in the transformers format"
+        )

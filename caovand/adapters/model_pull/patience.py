@@ -42,7 +42,7 @@ def wait_before_retry(
         transfer.pause_s(attempt, world.chance(), retry_after_s) if attempt < attempts else None
     )
     if wait_s is None:
-        later = f"; it asks to wait {retry_after_s:.0f} s" if retry_after_s else ""
+        later = f"; the server requests a wait of {retry_after_s:.0f} s" if retry_after_s else ""
         raise PullError(
             cannot,
             f"{cut}, after {attempt} attempts{later}" if attempt > 1 else f"{cut}{later}",
@@ -54,7 +54,7 @@ def wait_before_retry(
 
 
 def require_success(client: HubClient, answer: HubResponse, cannot: str, absent: str) -> None:
-    """Raise ConnectionCut if a retry may help, PullError for any other unsuccessful answer."""
+    """Raise ConnectionCut if a retry can help, PullError for any other unsuccessful answer."""
     status, hub = answer.status, client.hub
     if status in (200, 206):
         return
@@ -66,5 +66,5 @@ def require_success(client: HubClient, answer: HubResponse, cannot: str, absent:
     if status in (404, 410):
         raise PullError(cannot, absent, "check the name, --revision and --from")
     raise PullError(
-        cannot, f"{hub.title} answers HTTP {status}", "check the endpoint, or try later"
+        cannot, f"{hub.title} answers HTTP {status}", "check the endpoint, or try again later"
     )

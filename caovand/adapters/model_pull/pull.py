@@ -66,8 +66,8 @@ def require_replaceable(place: ModelFolders, what: str) -> None:
     ):
         raise PullError(
             what,
-            f"{place.folder} exists, and was not pulled by caovanctl",
-            "choose another folder with --to, or move it away",
+            f"{place.folder} exists, but was not pulled by caovanctl",
+            "choose another folder with --to, or move that one elsewhere",
         )
 
 
@@ -116,6 +116,6 @@ def _require_space(world: World, place: ModelFolders, missing: list[RemoteFile],
     if missing and free < needed:
         raise PullError(
             what,
-            f"{place.root} has {free // MIB} MiB free and {needed // MIB} MiB are needed",
+            f"{place.root} has {free // MIB} MiB free, but {needed // MIB} MiB are needed",
             "free space, or choose another disk with --to DIR",
         )

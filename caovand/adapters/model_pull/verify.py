@@ -19,7 +19,7 @@ def verify(world: World, place: ModelFolders, made: Manifest) -> tuple[list[str]
         path = place.folder / file.path
         try:
             if not matches(path, file, meter.add):
-                damage.append(f"{file.path} differs from the publisher's")
+                damage.append(f"{file.path} differs from the publisher's file")
         except FileNotFoundError:
             damage.append(f"{file.path} is missing")
         except OSError as problem:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 class Admitted(asyncio.Protocol):
     """Forward everything but data to the protocol behind it; subclasses handle data.
 
-    `make` creates that protocol for the first data: those that ask for nothing cost little.
+    `make` creates that protocol on the first data: connections without a request cost little.
     """
 
     def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:

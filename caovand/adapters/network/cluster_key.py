@@ -60,13 +60,14 @@ def read(path: Path) -> ClusterKey:
             raise BadKey(
                 cannot,
                 exposed,
-                f"run `sudo chmod {MODE:o} {path}`, and make a new key if others may know it",
+                f"run `sudo chmod {MODE:o} {path}`, and create a new key if others may have read "
+                "it",
             )
         return parse(safe_files.read_text(path, MAX_BYTES), str(path))
     except FileNotFoundError:
         raise BadKey(
             cannot,
-            "there is no such file",
+            "the file does not exist",
             "`sudo caovanctl cluster init` on the head creates it; copy it to each worker",
         ) from None
     except PermissionError as problem:
@@ -81,7 +82,7 @@ def read(path: Path) -> ClusterKey:
 def _remedy(doubt: trust.Untrusted, path: Path, fix: str) -> str:
     if doubt.path == path:
         return f"run `sudo sh -c '{fix}'`"
-    return f"keep it in a folder that only root can change, or `chmod go-w {doubt.path}`"
+    return f"keep it in a folder that only root can write to, or `chmod go-w {doubt.path}`"
 
 
 def make(path: Path, group: str) -> ClusterKey:
@@ -89,17 +90,17 @@ def make(path: Path, group: str) -> ClusterKey:
 
     Raises BadKey; an existing file is never overwritten.
     """
-    cannot = f"make the cluster key {path}"
+    cannot = f"create the cluster key {path}"
     key = new_key()
     try:
         if doubt := trust.find_doubt(path, (0, os.geteuid())):
-            remedy = "choose a folder that only root can change, with --key-file"
+            remedy = "choose a folder that only root can write to, with --key-file"
             raise BadKey(cannot, str(doubt), remedy)
         with safe_files.readable_by_all():
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         safe_files.create(path, key.text(), MODE, (-1, _gid(group)))
     except FileExistsError:
-        raise BadKey(cannot, "it exists already", "use it, or remove it first") from None
+        raise BadKey(cannot, "the file exists already", "use it, or remove it first") from None
     except OSError as problem:
         remedy = (
             "run this with sudo"

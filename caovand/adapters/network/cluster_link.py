@@ -144,7 +144,7 @@ def numeric_address(address: str) -> str:
 
 
 class HeadLink(_Link):
-    """The head's end, listening on the numeric `address`. Raises ProblemError.
+    """The head's side, listening on the numeric `address`. Raises ProblemError.
 
     `runtime` is the folder of the daemon's sockets.
     """
@@ -157,7 +157,7 @@ class HeadLink(_Link):
         except CannotBind as problem:
             raise ProblemError(cannot, str(problem), "restart caovan") from None
         except OSError as problem:
-            remedy = "correct [cluster] head; it is an address of this machine"
+            remedy = "correct [cluster] head, which must be an address of this machine"
             raise ProblemError(cannot, str(problem.strerror), remedy) from None
         self._known: dict[str, None] = {}
         self._followers: dict[bytes | str, Encrypted] = {}
@@ -231,7 +231,7 @@ class HeadLink(_Link):
                 follower.heard()
 
     async def send(self, identity: bytes, frame: bytes) -> bool:
-        """Send a frame to the worker with this identity; False if its connection has ended."""
+        """Send a frame to the worker with this identity; False if its connection is closed."""
         return await self._send([identity, frame])
 
     def close(self) -> None:
@@ -243,7 +243,7 @@ class HeadLink(_Link):
 
 
 class WorkerLink(_Link):
-    """A worker's end, which connects to the head at `address` as soon as the head is up.
+    """A worker's side, which connects to the head at `address` as soon as the head is up.
 
     `rejected`: the last connection ended before both sides had proved that they have the key. A
     head that has another key, or no room, closes the connection silently. `runtime` is the folder

@@ -44,7 +44,7 @@ def complete(
     answer = complete_as_json(endpoint, path, body, timeout_s)
     count = http.read_count_in(answer, "usage", "completion_tokens")
     if count is None:
-        raise Unanswered(f"{path}: an answer without usage: {endpoint.redact(answer)}")
+        raise Unanswered(f"{path}: the answer has no usage: {endpoint.redact(answer)}")
     return count
 
 

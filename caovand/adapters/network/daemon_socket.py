@@ -38,7 +38,7 @@ async def ask(path: Path, request: Request, answer_s: float = ANSWER_S) -> Mappi
     except asyncio.TimeoutError:
         raise Unreachable(f"it did not answer within {answer_s:.0f} s") from None
     except (ValueError, WireError) as problem:
-        raise Unreachable(f"its answer cannot be read ({problem})") from None
+        raise Unreachable(f"its answer cannot be parsed ({problem})") from None
     except OSError as problem:
         raise Unreachable(reason_of(problem)) from None
     if reply.result is None:

@@ -208,7 +208,7 @@ class _Metered(io.RawIOBase):
         count = self._raw.readinto(buffer) or 0
         self._left -= count
         if self._left < 0:
-            raise OSError("the answer does not end")
+            raise OSError("the answer is incomplete")
         return count
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ CONNECTED_STATES = (1, 3, 8)  # 3: handshake not finished; 8: the peer has finis
 
 @dataclass(frozen=True)
 class Listener:
-    """A listening socket; `pid` and `name` are None if we may not read its owner."""
+    """A listening socket; `pid` and `name` are None if we cannot read its owner."""
 
     address: str
     port: int
@@ -52,7 +52,7 @@ def listening(port: int) -> list[Listener]:
 
 
 def with_owners(found: Collection[Listener]) -> list[Listener]:
-    """Add the process to each socket, if we may read it."""
+    """Add the process to each socket, if we can read it."""
     if not found:
         return []
     inodes = [listener.inode for listener in found]
@@ -122,16 +122,18 @@ def process_with_socket(pids: Sequence[int], inode: int) -> int | None:
     try:
         return engine_user.as_engine(first_with, list(pids), f"socket:[{inode}]")
     except OSError as problem:
-        raise limits.NoAnswer(f"cannot read which process has a socket: {problem}") from problem
+        raise limits.NoAnswer(
+            f"cannot determine which process owns a socket: {problem}"
+        ) from problem
 
 
 def first_with(pids: Iterable[int], file: str) -> int | None:
-    """The first process that has this file open, among those that our user may read."""
+    """The first process that has this file open, among those that our user can read."""
     return next((pid for pid in pids if file in _open_files(pid)), None)
 
 
 def _open_files(pid: int) -> Iterator[str]:
-    """The targets of the descriptors of a process that our user may read."""
+    """The targets of the descriptors of a process that our user can read."""
     with limits.suppress_absent():
         for descriptor in os.listdir(f"/proc/{pid}/fd"):
             with limits.suppress_absent():
@@ -185,7 +187,7 @@ def _address(text: str) -> str:
 
 
 def owners_of(inodes: Iterable[int]) -> list[tuple[int, int, str]]:
-    """Each of these sockets with a process that has it open, if our user may read that."""
+    """Each of these sockets with a process that has it open, if our user can read that."""
     owners: list[tuple[int, int, str]] = []
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):

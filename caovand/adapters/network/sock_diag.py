@@ -36,7 +36,9 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class SocketEntry:
-    """One socket: its own end and its state (linux/tcp_states.h); inode 0: no process has it."""
+    """One socket: its local address and its state (linux/tcp_states.h); inode 0: no process has
+    it.
+    """
 
     address: str
     port: int

@@ -43,7 +43,7 @@ def digests(folder: Path, names: Collection[str], cache: Path) -> dict[str, str]
 
 
 def names_in(folder: Path) -> list[str]:
-    """The files directly in a folder that an engine may read. Raises OSError."""
+    """The files directly in a folder that an engine can read. Raises OSError."""
     with os.scandir(folder) as entries:
         return [entry.name for entry in entries if entry.is_file() and _is_read(entry.name)]
 

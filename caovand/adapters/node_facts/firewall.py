@@ -15,7 +15,9 @@ _DROPS = re.compile(r"\bhook\s+input\b[^{}]{0,200}\bpolicy\s+drop\b")
 
 
 def active_firewall() -> str:
-    """One of ufw, firewalld and nftables; "" if none is visible, which proves nothing."""
+    """One of ufw, firewalld and nftables; "" if none is visible, which does not prove that none
+    exists.
+    """
     if re.search(r"(?mi)^ENABLED=yes\s*$", read_or_empty(ETC / "ufw/ufw.conf")):
         return "ufw"
     if any(process.name == "firewalld" for process in processes.all_processes()):

@@ -83,7 +83,7 @@ def read(
 
 
 def _all_reach_each_other(gpus: tuple[Gpu, ...]) -> bool | None:
-    """Whether each card reaches the memory of every other; None for one card, or if unknown."""
+    """Whether each card has peer access to every other; None for one card, or if unknown."""
     if len(gpus) < 2 or any(gpu.p2p is None for gpu in gpus):
         return None
     return all(other.index in (gpu.p2p or ()) for gpu in gpus for other in gpus if other is not gpu)
@@ -118,8 +118,8 @@ def _find_route(head_host: str, interface: str | None) -> tuple[str, str]:
     if used is not None:
         return address, used
     raise ProblemError(
-        f"find the interface towards the head {head_host}",
-        f"none has {address}, which the route to it uses",
+        f"find the interface that reaches the head {head_host}",
+        f"no interface has {address}, which the route to the head uses",
         "set [cluster] interface",
     )
 
@@ -163,7 +163,7 @@ def _address_of(interface: str, families: list[int], known: list[interfaces.Addr
     exists = interface in names
     raise ProblemError(
         f"use the network interface {interface}",
-        f"it has no {kinds} address" if exists else f"there are {', '.join(names)} only",
+        f"it has no {kinds} address" if exists else f"it has only {', '.join(names)}",
         "set [cluster] interface to another one" + (", or add an address to it" * exists),
     )
 

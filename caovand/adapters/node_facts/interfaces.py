@@ -27,7 +27,7 @@ _SECONDARY = 0x01  # IPv4's further addresses, IPv6's temporary ones
 _GET_MTU = 0x8921  # SIOCGIFMTU
 _MTU = struct.Struct("16si20x")
 _ETHTOOL = 0x8946  # SIOCETHTOOL
-_GET_SETTINGS = 1  # ETHTOOL_GSET, which any user may ask
+_GET_SETTINGS = 1  # ETHTOOL_GSET, which any user may query
 _POINTER = struct.Struct("16sP16x")
 _SETTINGS = struct.Struct("=III HBBBBBB IIHBB III")
 _SPEED, _SPEED_HIGH = 3, 12
@@ -63,7 +63,7 @@ def mtu(interface: str) -> int:
 
 
 def speed_mbit(interface: str) -> int:
-    """The link's speed in Mbit/s; 0 if it has no such figure, like most virtual ones."""
+    """The link's speed in Mbit/s; 0 if it reports none, like most virtual links."""
     settings = ctypes.create_string_buffer(_SETTINGS.size)
     _SETTINGS.pack_into(settings, 0, _GET_SETTINGS, *[0] * 17)
     request = _POINTER.pack(interface.encode(), ctypes.addressof(settings))

@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE: the devices that NCCL finds, and the memory that it may lock for them."""
+"""InfiniBand and RoCE: the devices that NCCL finds, and the memory that it can lock for them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def devices() -> dict[str, str]:
 
 
 def lockable_mib() -> int | None:
-    """The memory that a process of ours may lock; None if unlimited."""
+    """The memory that our processes can lock; None if unlimited."""
     with suppress(OSError, ValueError, IndexError):
         if capabilities.read_set("CapEff") >> IPC_LOCK & 1:
             return None

@@ -3,7 +3,7 @@
     python3 -I -S calls.py HOME < SOCKET
 
 Each message has two descriptors: the function's name, arguments and seconds as JSON, and the file
-for the answer. Each call has its own process, since reading about a hung process may hang.
+for the answer. Each call has its own process, because reading about a hung process can hang.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class EngineUser:
         self._process, self._pidfd = process, os.pidfd_open(process.pid)
         self._link = SpawnerLink(link, self._wake)
         self.ended = select.epoll()
-        """Readable once the spawner has ended or was abandoned."""
+        """Readable once the spawner has exited or was abandoned."""
         self.ended.register(self._pidfd, select.EPOLLIN)
         self.ended.register(link, 0)  # its end is reported anyway
         self._helper = Helper(name, self._program)
@@ -120,8 +120,9 @@ class EngineUser:
         return self._link.why_ended
 
     def close(self) -> None:
-        """End the spawner and everything that it started, so that no process of ours outlives
-        us."""
+        """Kill the spawner and everything that it started, so that none of our processes outlives
+        us.
+        """
         self._helper.close()
         self._link.close()
         try:
@@ -131,8 +132,9 @@ class EngineUser:
             self._process.wait()
 
     def _wake(self) -> None:
-        """Wake a stopped spawner, so that it notices that it was abandoned, and ends what it
-        started."""
+        """Wake a stopped spawner, so that it notices that it was abandoned, and kills what it
+        started.
+        """
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
@@ -148,7 +150,7 @@ class _Own:
     """The engine's user of this process, or why there is none."""
 
     user: EngineUser | None = None
-    why_none: str = "this is not a daemon"
+    why_none: str = "this process is not the daemon"
 
 
 _own = _Own()
@@ -211,7 +213,7 @@ def _start_spawner(name: str) -> EngineUser:
     try:
         account = pwd.getpwnam(name)
     except KeyError:
-        raise _Alone(f"there is no user {name}") from None
+        raise _Alone(f"the user {name} does not exist") from None
     needed = spawner.SETUID_AND_SETGID
     if capabilities.read_set("CapPrm") & needed != needed:
         raise _Alone("the daemon lacks the capabilities CAP_SETUID and CAP_SETGID")

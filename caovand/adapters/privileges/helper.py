@@ -22,10 +22,12 @@ from caovand.adapters.privileges.program import ProgramOfUser
 PROGRAM = Path(__file__).with_name("calls.py")
 ANSWER_S = 10.0
 MARGIN_S = 2.0
-"""A call takes less; a helper that has not answered by then was stopped."""
+"""A call takes less time; a helper that has not answered by then was stopped."""
 END_S = 5.0
 LOOP_S = 0.5
-"""The longest that a call may block an event loop, which must not wait for a stopped program."""
+"""The longest time that a call may block an event loop, which must not wait for a stopped
+program.
+"""
 MAX_ANSWER = 64 << 20
 READ_BYTES = 1 << 20
 
@@ -60,7 +62,7 @@ class Helper:
         try:
             answer: dict[str, Any] = dict(json.loads(data))
         except (ValueError, TypeError, RecursionError):
-            answer = {"error": "it ended without an answer"}
+            answer = {"error": "it exited without an answer"}
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
         if "error" in answer:
@@ -73,7 +75,7 @@ class Helper:
             self._end(END_S)
 
     def _call_helper(self, text: str, limit_s: float) -> bytes:
-        """The answer to one request; a TimeoutError ends the program that did not answer."""
+        """The answer to one request; a TimeoutError kills the program that did not answer."""
         with self._lock:
             answers, asked = self._send_request(text, ANSWER_S)
         with answers:
@@ -137,7 +139,7 @@ class Helper:
                 self._running[0].settimeout(limit_s)  # the buffer of a stopped one fills up
                 socket.send_fds(self._running[0], [b"call"], descriptors)
                 return self._running
-            self._end(min(END_S, limit_s))  # before Linux 6.12, an engine may have ended it
+            self._end(min(END_S, limit_s))  # before Linux 6.12, an engine may have killed it
         self._running = self._start_program()
         socket.send_fds(self._running[0], [b"call"], descriptors)
         return self._running

@@ -13,11 +13,11 @@ from typing import Any
 from caovand.adapters.privileges import spawner
 
 ANSWER_S = 5.0
-"""It answers within milliseconds; the loop may wait this long once, and never again."""
+"""The spawner answers within milliseconds; the loop may wait this long once, and never again."""
 
 
 class SpawnerEnded(OSError):
-    """The spawner has ended or was abandoned: no engine can be started or ended any more."""
+    """The spawner has exited or was abandoned: no engine can be started or stopped any more."""
 
     def __init__(self, why: str) -> None:
         super().__init__(None, why)
@@ -40,7 +40,7 @@ class SpawnerLink:
         self._on_silence, self._answer_s = on_silence, answer_s
         link.settimeout(answer_s)
         self._gone = False
-        self.why_ended = "the spawner of engines has ended"
+        self.why_ended = "the engine spawner has exited"
         """Why no more requests are possible; "" while they are."""
         self._abandoned: set[int] = set()
         """Programs that nobody waits for."""
@@ -53,7 +53,7 @@ class SpawnerLink:
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
         if "refused" in answer:
-            raise OSError(None, f"the spawner refuses: {answer['refused']}")
+            raise OSError(None, f"the engine spawner refuses: {answer['refused']}")
         return answer
 
     def abandon(self, pid: int) -> None:
@@ -66,7 +66,7 @@ class SpawnerLink:
                 self._reap()
 
     def close(self) -> None:
-        """Tell the spawner to end its children and itself."""
+        """Tell the spawner to kill its children and exit."""
         self._hang_up()
         self._link.close()
 
@@ -77,7 +77,7 @@ class SpawnerLink:
                 socket.send_fds(self._link, [json.dumps(asked).encode()], descriptors)
                 data = self._link.recv(spawner.MAX_MESSAGE)
             except TimeoutError:
-                self.why_ended = f"the spawner of engines did not answer for {self._answer_s:g} s"
+                self.why_ended = f"the engine spawner did not answer for {self._answer_s:g} s"
                 self._hang_up()
                 self._on_silence()
             except ConnectionError:
@@ -89,7 +89,7 @@ class SpawnerLink:
 
     def _hang_up(self) -> None:
         self._gone = True
-        with contextlib.suppress(OSError):  # it has ended on its own
+        with contextlib.suppress(OSError):  # it has exited on its own
             self._link.shutdown(socket.SHUT_RDWR)
 
     def _reap(self) -> None:

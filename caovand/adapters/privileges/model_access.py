@@ -1,6 +1,6 @@
 """Whether the engine's own user may read a model and fill the hub's cache, and how to allow it.
 
-That the daemon may does not mean that its engines may: they run as another user.
+The daemon's permission says nothing about its engines: they run as another user.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ READ_SUFFIXES = (
 """Suffixes of the files in a model's folder that engines read."""
 ACL = "system.posix_acl_access"
 ENTER, LIST, OPEN = "enter", "list", "read"
-NOT_WRITABLE, READ_ONLY = "write to", "write to, since it is read-only for the service,"
+NOT_WRITABLE, READ_ONLY = "write to", "write to, because it is read-only for the service,"
 
 
 def check(card: ModelCard, env: Mapping[str, str]) -> None:
-    """Raise ModelProblem if engines run as a user who may not read this model, or not download
-    it."""
+    """Raise ModelProblem if engines run as a user who cannot read this model, or cannot download
+    it.
+    """
     user = engine_user.current()
     if user is None:
         return
@@ -55,7 +56,7 @@ def check(card: ModelCard, env: Mapping[str, str]) -> None:
         barrier = as_engine(asks, str(place))
     if barrier:
         denied, verb = barrier
-        fact = f"engines run as {user.name}, who may not {verb} {denied}"
+        fact = f"engines run as {user.name}, who cannot {verb} {denied}"
         raise ModelProblem(what, fact, remedy(user.name, place, denied, verb))
 
 
@@ -80,7 +81,7 @@ def remedy(user: str, place: Path, denied: str, verb: str) -> str:
         acl, mode, path = f"setfacl -m u:{user}:x", "chmod o+x", quote(denied)
     else:
         acl, mode, path = f"setfacl -R -m u:{user}:rX", "chmod -R o+rX", quote(str(place))
-    return f"run `sudo {acl} {path}`, or allow everybody: `sudo {mode} {path}`"
+    return f"run `sudo {acl} {path}`, or allow every user: `sudo {mode} {path}`"
 
 
 def _group(place: str, bit: int) -> str:
@@ -93,7 +94,7 @@ def _group(place: str, bit: int) -> str:
 
 
 def closed_to(name: str, folder: Path) -> str:
-    """The first path that a user may not enter or read, by its mode; empty if there is none.
+    """The first path that a user cannot enter or read, by its mode; empty if there is none.
 
     For a caller who runs as another user. A path with an ACL is assumed to be open: a start finds
     out.

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import BinaryIO, Protocol
 
 MAX_OUTPUT = 16 << 20
-"""Bytes of a program's output that are kept: a child of it may print forever."""
+"""Bytes of a program's output that are kept: a child of the program may print forever."""
 
 
 class Keeper(Protocol):
@@ -53,7 +53,7 @@ class ProgramOfUser:
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; return the exit status, or raise subprocess.TimeoutExpired."""
+        """Wait for it to exit; return the exit status, or raise subprocess.TimeoutExpired."""
         while (status := self.poll()) is None:
             poll = select.poll()
             poll.register(self._watch, select.POLLIN)
@@ -73,14 +73,14 @@ class ProgramOfUser:
 
 
 class Captured(ProgramOfUser):
-    """A program whose output and errors are kept in memory until it has ended."""
+    """A program whose output and errors are kept in memory until it has exited."""
 
     def __init__(self, user: Keeper, pid: int, output: BinaryIO, errors: BinaryIO) -> None:
         super().__init__(user, pid)
         self._files = output, errors
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for its end, and return its output; raises subprocess.TimeoutExpired."""
+        """Wait for it to exit, and return its output; raises subprocess.TimeoutExpired."""
         self.wait(timeout)
         output, errors = map(_content, self._files)
         return output, errors
@@ -94,7 +94,7 @@ class Captured(ProgramOfUser):
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Wait for its end and discard its output, as subprocess.Popen does."""
+        """Wait for it to exit and discard its output, as subprocess.Popen does."""
         for file in self._files:
             file.close()
         self.wait()

@@ -21,9 +21,9 @@ Anything else is refused: {"refused": WHY}. What the kernel refuses is {"errno":
 
 Every request is carried out with the rights of the engine's user only: a program starts with them,
 and to send a signal this process takes the engine's effective user and no effective capability. So
-all that the daemon gains by a message is that user, which it may become. Otherwise this process has
-the daemon's effective user: a user may slow down the processes it effectively owns. This process
-cannot be traced, and it ends with the daemon.
+a message gives the daemon no more than that user's rights, which it may assume anyway. Otherwise
+this process has the daemon's effective user: a user may slow down the processes it effectively
+owns. This process cannot be traced, and it exits with the daemon.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class Spawner:
     def __init__(self, link: socket.socket, uid: int, groups: Sequence[int]) -> None:
         self._link, self._uid, self._groups = link, uid, groups
         self._started: dict[int, tuple[int, int]] = {}
-        """The pid of each program, and the signal that ends it, by its pidfd."""
+        """The pid of each program, and the signal that stops it, by its pidfd."""
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
 
     def serve(self) -> None:
-        """Answer until the daemon is gone, then end the programs that it left running."""
+        """Answer until the daemon is gone, then kill the programs that it left running."""
         while True:
             for descriptor, event in self._poll.poll():
                 if descriptor in self._started:  # it has ended
@@ -124,12 +124,12 @@ class Spawner:
             if len(received) not in (3, 4):
                 raise Unserved(f"it has {len(received)} descriptors")
             return {"pid": self._start(request, received)}
-        raise Unserved("it requests nothing that the spawner does")
+        raise Unserved("the spawner has no such operation")
 
     def _kill(self, pid: object) -> None:
         pidfds = [pidfd for pidfd, (its, _) in self._started.items() if its == pid]
         if type(pid) is not int or not pidfds:
-            raise Unserved("no such program was started here")
+            raise Unserved("the spawner did not start that process")
         self._send(pidfds[0], signal.SIGKILL)
 
     def _send(self, pidfd: int, number: int) -> None:
@@ -148,9 +148,9 @@ class Spawner:
         argv, env, session = asked["argv"], asked["env"], asked["session"]
         words = [*argv, *env, *env.values()] if type(argv) is list and type(env) is dict else [0]
         if not argv or not all(type(word) is str and "\0" not in word for word in words):
-            raise Unserved("argv and env are words")
+            raise Unserved("argv and env must be strings")
         if type(session) is not bool or any("=" in name or not name for name in env):
-            raise Unserved("session is true or false, and names of variables have no =")
+            raise Unserved("session must be true or false, and variable names must not contain =")
         ends_with = _signal(asked["ends_with"])
         pidfd = ctypes.c_int(-1)
         flags = CLONE_PARENT | CLONE_PIDFD | signal.SIGCHLD
@@ -197,7 +197,7 @@ def become(uid: int, groups: Sequence[int]) -> None:
     os.setresuid(uid, uid, uid)
     capabilities(effective=0, permitted=0)
     if os.getresuid() != (uid,) * 3 or os.getresgid() != (groups[0],) * 3:
-        raise OSError(errno.EPERM, "the user did not change")
+        raise OSError(errno.EPERM, "the user id did not change")
 
 
 def capabilities(effective: int, permitted: int, inheritable: int = 0) -> None:
@@ -212,7 +212,7 @@ def capabilities(effective: int, permitted: int, inheritable: int = 0) -> None:
 
 def _signal(number: object) -> int:
     if type(number) is not int or number not in SIGNALS:
-        raise Unserved("the signal is neither TERM nor KILL")
+        raise Unserved("the signal must be TERM or KILL")
     return number
 
 
@@ -233,7 +233,7 @@ def main() -> None:
     link.set_inheritable(False)
     uid, groups = int(sys.argv[2]), [int(group) for group in sys.argv[3].split(",")]
     if uid in (0, os.getuid()) or 0 in groups:
-        raise SystemExit("the engine's user is neither root nor the daemon's")
+        raise SystemExit("the engine's user must be neither root nor the daemon's")
     # systemd sends TERM to the whole unit, a terminal INT: the daemon may still need this process.
     # Blocked, not ignored: a signal for a new program stays pending until that program has begun.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

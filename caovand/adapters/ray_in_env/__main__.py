@@ -3,11 +3,11 @@
     ENGINE/bin/python ray_in_env --address HOST:PORT --own IP --cards N [-- COMMAND ...]
 
 The node with rank 0 has the COMMAND and becomes Ray's head at the address; the others join it
-there. The COMMAND is started once all nodes have joined with their cards (joined.py). When anything
-ends, everything is ended: the COMMAND, then Ray. The output of the actors on this node is printed
+there. The COMMAND is started once all nodes have joined with their cards (joined.py). When either
+exits, both are stopped: the COMMAND, then Ray. The output of the actors on this node is printed
 here, and not sent to the head.
 
-CAOVAN_RAY_NODES has the addresses of all nodes, for the head alone. This program must not import
+CAOVAN_RAY_NODES has the addresses of all nodes, only on the head. This program must not import
 anything of caovan.
 """
 
@@ -52,7 +52,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class StopRequested(Exception):
-    """A signal requested that this program ends."""
+    """A signal has requested this program to exit."""
 
 
 class ProgramInGroup:
@@ -141,7 +141,7 @@ def print_new(file: BinaryIO, *, whole: bool) -> None:
 
 
 def main() -> int:
-    """Run both programs; return the exit status of the one that ended first."""
+    """Run both programs; return the exit status of the one that exits first."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--address", required=True)
     parser.add_argument("--own", required=True)
@@ -175,7 +175,7 @@ def run(
     running: list[ProgramInGroup],
     printed: ActorOutput,
 ) -> int:
-    """Start this node's programs, each once it is `running`, and wait for the first that ends."""
+    """Start this node's programs, each once it is `running`, and wait for the first to exit."""
     host, _, port = options.address.rpartition(":")
     try:
         host = socket.gethostbyname(host)
@@ -217,12 +217,12 @@ def run(
     ended = wait_for_first(running, printed)
     if ended is not ray:
         return ended.status or 0
-    say(f"RayNodeError: Ray on this node ended (exit status {ray.status})")
+    say(f"RayNodeError: Ray on this node exited (exit status {ray.status})")
     return 1
 
 
 def wait_for_first(running: Sequence[ProgramInGroup], printed: ActorOutput) -> ProgramInGroup:
-    """Wait until one of these has ended, printing the actors' output."""
+    """Wait until one of these has exited, printing the actors' output."""
     while True:
         printed.pass_on()
         for program in reversed(running):

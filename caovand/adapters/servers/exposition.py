@@ -69,13 +69,13 @@ def _compared(name: str, which: str) -> Callable[[StatusDocument], Value]:
 
 
 GAUGES: tuple[tuple[str, str, Callable[[StatusDocument], Value]], ...] = (
-    ("engine_up", "Whether the engine serves.", lambda slot: slot["state"] == "SERVING"),
+    ("engine_up", "Whether the engine is serving.", lambda slot: slot["state"] == "SERVING"),
     ("mtp_depth", "Tokens drafted per step.", lambda slot: slot["mtp"] or 0),
     ("degraded", "Whether the plan is degraded.", lambda slot: slot["degraded"] is not None),
     ("warnings", "Warnings in the status.", lambda slot: len(slot["warnings"])),
     ("requests_running", "Requests being computed.", _figures("running")),
     ("requests_waiting", "Requests that wait to be computed.", _figures("waiting")),
-    ("kv_cache_usage_ratio", "Share of the KV cache in use.", _figures("kv_cache_usage")),
+    ("kv_cache_usage_ratio", "Fraction of the KV cache in use.", _figures("kv_cache_usage")),
     (
         "kv_cache_forecast_tokens",
         "Size of the KV cache as forecast.",
@@ -88,12 +88,16 @@ GAUGES: tuple[tuple[str, str, Callable[[StatusDocument], Value]], ...] = (
     ),
 )
 COUNTERS: tuple[tuple[str, str, Callable[[StatusDocument], Value]], ...] = (
-    ("log_lost_bytes", "Output that engine.log lacks.", lambda slot: slot["log_bytes_lost"]),
+    (
+        "log_lost_bytes",
+        "Engine output missing from engine.log.",
+        lambda slot: slot["log_bytes_lost"],
+    ),
     ("prompt_tokens", "Prompt tokens read.", _total("prompt_tokens")),
     ("generation_tokens", "Tokens generated.", _total("generation_tokens")),
     ("requests", "Requests finished.", _total("requests")),
-    ("preemptions", "Requests put back for lack of KV cache.", _total("preemptions")),
-    ("engine_steps", "Steps of the engine.", _total("steps")),
+    ("preemptions", "Requests preempted for lack of KV cache.", _total("preemptions")),
+    ("engine_steps", "Engine steps.", _total("steps")),
     (
         "prefix_cache_query_tokens",
         "Prompt tokens looked up in the prefix cache.",
@@ -135,10 +139,10 @@ def _sizes(which: str) -> Callable[[StatusDocument], Labelled]:
 
 TOTALS = frozenset({"restarts", "failures", "accepted_tokens"})
 BY_LABEL: tuple[tuple[str, str, str, Callable[[StatusDocument], Labelled]], ...] = (
-    ("state", "1 for the present state.", "state", _states),
+    ("state", "1 for the current state.", "state", _states),
     (
         "rung_in_force",
-        "1 for each rung of the ladder in force.",
+        "1 for each active rung of the ladder.",
         "rung",
         lambda slot: (((rung,), 1) for rung in slot["rungs"]),
     ),
@@ -175,7 +179,7 @@ def _hertz(mhz: float | None) -> Value:
 
 def _gateway_totals(totals: StatusDocument) -> Iterator[Metric]:
     ended = (((status,), count) for status, count in sorted(totals["ended"].items()))
-    text = "Requests at the gateway that have ended, by HTTP status; 0: the client left first."
+    text = "Finished requests at the gateway, by HTTP status; 0: the client disconnected first."
     yield _family(CounterMetricFamily, "gateway_requests", text, ["status"], ended)
     for name, help, key in GATEWAY_TOTALS:
         yield _family(CounterMetricFamily, name, help, [], iter([((), totals[key])]))
@@ -183,45 +187,45 @@ def _gateway_totals(totals: StatusDocument) -> Iterator[Metric]:
 
 GATEWAY_TOTALS = (
     ("gateway_waited_seconds", "Time that requests have waited for an engine.", "waited_s"),
-    ("gateway_requests_resent", "Requests sent again because an engine had ended.", "resent"),
+    ("gateway_requests_resent", "Requests sent again because an engine exited.", "resent"),
 )
 GATEWAY = (
-    ("gateway_up", "Whether the gateway serves.", "serving"),
+    ("gateway_up", "Whether the gateway is serving.", "serving"),
     ("gateway_requests_waiting", "Requests that wait for an engine.", "waiting"),
-    ("gateway_requests_running", "Requests that the engine has from the gateway.", "at_engine"),
+    ("gateway_requests_running", "Requests that the gateway has sent to the engine.", "at_engine"),
 )
 TIMES = (
-    ("time_to_first_token_seconds", "From a request to its first token.", "first_token_s"),
+    ("time_to_first_token_seconds", "Time from a request to its first token.", "first_token_s"),
     ("time_per_output_token_seconds", "Time per token of each finished request.", "token_s"),
-    ("step_duration_seconds", "Time between two outputs of a request.", "step_s"),
+    ("step_duration_seconds", "Time between two consecutive outputs of a request.", "step_s"),
 )
 CARDS: tuple[tuple[str, str, Callable[[StatusDocument], Value]], ...] = (
     ("gpu_memory_used_bytes", "Memory in use.", lambda gpu: gpu["used_mib"] * MIB),
     ("gpu_memory_total_bytes", "Memory of the card.", lambda gpu: gpu["total_mib"] * MIB),
-    ("gpu_utilization_ratio", "Share of the time that the card was busy.", _hundredth),
+    ("gpu_utilization_ratio", "Fraction of the time that the card was busy.", _hundredth),
     ("gpu_temperature_celsius", "Temperature.", lambda gpu: gpu["temperature"]),
     ("gpu_power_watts", "Power drawn.", lambda gpu: gpu["power_w"]),
-    ("gpu_power_limit_watts", "Power limit in force.", lambda gpu: gpu["power_limit_w"]),
+    ("gpu_power_limit_watts", "Effective power limit.", lambda gpu: gpu["power_limit_w"]),
     ("gpu_sm_clock_hertz", "Clock of the cores.", lambda gpu: _hertz(gpu["sm_clock_mhz"])),
     ("gpu_memory_clock_hertz", "Memory clock.", lambda gpu: _hertz(gpu["memory_clock_mhz"])),
     ("gpu_faulty", "1 if the driver reports a fault.", lambda gpu: bool(gpu["fault"])),
     (
         "gpu_pcie_sent_bytes_per_second",
-        "Sent over PCIe, as the driver measures it.",
+        "Bytes per second sent over PCIe, as measured by the driver.",
         lambda gpu: gpu["pcie_sent_bytes_per_s"],
     ),
     (
         "gpu_pcie_received_bytes_per_second",
-        "Received over PCIe, as the driver measures it.",
+        "Bytes per second received over PCIe, as measured by the driver.",
         lambda gpu: gpu["pcie_received_bytes_per_s"],
     ),
 )
 CARD_COUNTERS: tuple[tuple[str, str, Callable[[StatusDocument], Value]], ...] = (
-    ("gpu_energy_joules", "Energy since the driver was loaded.", lambda gpu: gpu["energy_j"]),
-    ("gpu_nvlink_sent_bytes", "Sent over NVLink.", lambda gpu: gpu["nvlink_sent_bytes"]),
+    ("gpu_energy_joules", "Energy used since the driver was loaded.", lambda gpu: gpu["energy_j"]),
+    ("gpu_nvlink_sent_bytes", "Bytes sent over NVLink.", lambda gpu: gpu["nvlink_sent_bytes"]),
     (
         "gpu_nvlink_received_bytes",
-        "Received over NVLink.",
+        "Bytes received over NVLink.",
         lambda gpu: gpu["nvlink_received_bytes"],
     ),
 )
@@ -236,7 +240,7 @@ def _cards(gpus: Iterable[StatusDocument]) -> Iterator[Metric]:
         yield _family(GaugeMetricFamily, name, help, ["gpu"], _one(shown, value))
     for name, help, value in CARD_COUNTERS:
         yield _family(CounterMetricFamily, name, help, ["gpu"], _one(well, value))
-    slow = "1 for each reason that slows a card down."
+    slow = "1 for each reason that throttles a card."
     yield _family(
         GaugeMetricFamily, "gpu_throttled", slow, ["gpu", "reason"], _each(well, _throttled)
     )

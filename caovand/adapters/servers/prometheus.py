@@ -1,7 +1,7 @@
 """The daemon's own metrics for Prometheus, served on the loop; imported only if enabled.
 
-Anybody on the network may connect, so everything a client can use up is bounded: connections and
-their rate, the duration of each, the bytes of a request, and how often values are rendered.
+Anyone on the network can connect, so everything that a client can use up is bounded: connections
+and their rate, the duration of each, the bytes of a request, and how often values are rendered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Limits and lifetime of the server processes of the page and the gateway.
 
 Each prints READY once it listens, or else the problem, and exits with status 1. It limits its own
-memory and descriptors, and an alarm ends it if its loop hangs.
+memory and descriptors, and an alarm kills it if its loop hangs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from caovand.core.problem import ProblemError
 
 HANG_S = 60
 YOUNG_OBJECTS = 1000
-"""The number of new objects that starts a collection. Ten of these start one of all that have
-come since the last such, which takes 5 ms."""
+"""The number of new objects that starts a collection. Ten of these start one collection of all
+objects created since the last such, which takes 5 ms.
+"""
 
 
 def parser(kind: ServerKind, description: str | None) -> argparse.ArgumentParser:
@@ -33,13 +34,13 @@ def parser(kind: ServerKind, description: str | None) -> argparse.ArgumentParser
     made = argparse.ArgumentParser(prog=f"python -m caovand.{kind.name}", description=description)
     made.add_argument("--listen", required=True, metavar="ADDRESS:PORT")
     made.add_argument(
-        "--listener", required=True, type=int, metavar="FD", help="the daemon's socket that listens"
+        "--listener", required=True, type=int, metavar="FD", help="the daemon's listening socket"
     )
     made.add_argument(
         "--socket", required=True, type=Path, help=f"the daemon's socket `{kind.name}`"
     )
     made.add_argument(
-        "--parent", type=int, help="the daemon's pid: this process ends when the daemon does"
+        "--parent", type=int, help="the daemon's pid: this process exits when the daemon does"
     )
     return made
 
@@ -63,12 +64,12 @@ def run(
     limit: Callable[[], None],
     prepare: Callable[[], Callable[[socket.socket], Awaitable[object]]],
 ) -> int:
-    """Serve until the process is ended; return the exit status.
+    """Serve until the process is stopped; return the exit status.
 
     `prepare` loads the server and returns the function that serves on the listening socket.
     """
     if options.parent not in (None, os.getppid()):
-        return 1  # the daemon died before the kernel was asked to end us with it
+        return 1  # the daemon died before we asked the kernel to kill us with it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the daemon stops us
     limit()
     # The library logs a traceback for every input that is not HTTP.
@@ -97,7 +98,7 @@ async def _serve(
 
 
 def settle_collector() -> None:
-    """Keep the garbage collector from what is there already, which takes it 25 ms at a time."""
+    """Exempt existing objects from garbage collection, which would take 25 ms at a time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)

@@ -1,8 +1,8 @@
-"""One of caovan's own servers, the page or the gateway: a process that the daemon starts and ends.
+"""One of caovan's own servers, the page or the gateway: a process that the daemon starts and stops.
 
 It stays in the daemon's session, since a child in another one counts as an engine's orphan. The
-kernel ends it with the daemon, by SIGTERM: that signal is bound to the forking thread, so this must
-be called in the main thread. The gateway then ends begun answers with errors.
+kernel stops it with the daemon, by SIGTERM: that signal is bound to the forking thread, so this
+must be called in the main thread. The gateway then ends answers in progress with errors.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ServerCommand:
     """How a server is started: with its own arguments `words`, and the daemon's sockets in
     `runtime`.
 
-    It gets only those variables of `environ` that it needs: others may be secrets.
+    The process gets only those variables of `environ` that it needs: others may be secrets.
     """
 
     kind: ServerKind
@@ -89,8 +89,8 @@ class ServerCommand:
 class ServerProcess:
     """A running server on the socket `listener`.
 
-    `on_line` is called with each line of its output; `on_end` with its exit status, unless we ended
-    it.
+    `on_line` is called with each line of its output; `on_end` with its exit status, unless we
+    stopped it.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class ServerProcess:
         return self._process.pid
 
     def end(self) -> None:
-        """End it: the gateway sends errors to its clients, which takes it END_S at most."""
+        """Stop it: the gateway sends errors to its clients, which takes at most END_S."""
         if self._watch >= 0:
             self._release()
             self._process.terminate()

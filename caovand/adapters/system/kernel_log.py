@@ -25,8 +25,8 @@ _ADDRESS = re.compile(r"([\da-fA-F]{4,8}):([\da-fA-F]{2}):([\da-fA-F]{2})")
 def without_other_cards(lines: Iterable[str], buses: Collection[str]) -> list[str]:
     """The lines, except those that name cards at other PCI addresses than these.
 
-    If an address is unknown every card's line is kept: one too many restarts an engine, one too few
-    leaves a dead one.
+    If an address is unknown, every card's lines are kept: a line too many restarts an engine, a
+    line too few leaves a dead one running.
     """
     matches = [_ADDRESS.match(bus) for bus in buses]
     ours = {_pci_bus(match) for match in matches if match}

@@ -15,7 +15,7 @@ from caovand.core.facts.ownership import Process as Process  # noqa: PLC0414  (f
 from caovand.core.printable import one_line
 
 PR_SET_CHILD_SUBREAPER = 36
-MAX_PARENT_POLLS = 5  # to find the parents of a process, which may end meanwhile
+MAX_PARENT_POLLS = 5  # to find the parents of a process, which may exit meanwhile
 # Variables that systemd, a terminal and a virtual environment set for the daemon alone.
 PRIVATE_VARIABLES = frozenset(
     {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOURNAL_STREAM"}
@@ -46,7 +46,7 @@ def inherited_environ(environ: Mapping[str, str], python: str) -> dict[str, str]
 
 
 def boot_id() -> str:
-    """The identifier of this boot."""
+    """The identifier of the current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(errors="replace").strip()
 
 
@@ -98,7 +98,7 @@ def command_of(pid: int) -> str:
 
 
 def has_terminal() -> bool:
-    """Whether our session has a terminal: it has none once its first process has ended."""
+    """Whether our session has a terminal: it has none once its first process has exited."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -113,7 +113,7 @@ def all_processes() -> list[Process]:
 
 
 def is_resource_tracker(process: Process) -> bool:
-    """Whether this is Python's resource tracker, which removes shared objects when it ends."""
+    """Whether this is Python's resource tracker, which removes shared objects when it exits."""
     try:
         words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
     except OSError:
@@ -122,7 +122,7 @@ def is_resource_tracker(process: Process) -> bool:
 
 
 def memory_mib(pids: Iterable[int]) -> int:
-    """Memory in MiB that would be freed if these processes ended."""
+    """Memory in MiB that would be freed if these processes exited."""
     pages = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -144,12 +144,12 @@ def in_cgroup(folder: Path | None) -> set[int]:
 
 
 def environ_of(process: Process) -> frozenset[str]:
-    """The environment a process started with; empty if it rewrote its title or has ended."""
+    """The environment a process started with; empty if it rewrote its title or has exited."""
     return frozenset(_as_its_user(read_environ, process))
 
 
 def read_environ(pid: int) -> list[str]:
-    """The variables of a process that our user may read, as NAME=VALUE."""
+    """The variables of a process that our user can read, as NAME=VALUE."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:
@@ -162,7 +162,7 @@ def outputs(process: Process) -> set[str]:
 
 
 def read_outputs(pid: int) -> list[str]:
-    """The files behind descriptors 1 and 2 of a process that our user may read."""
+    """The files behind descriptors 1 and 2 of a process that our user can read."""
     files = []
     for number in (1, 2):
         with contextlib.suppress(OSError):
@@ -201,8 +201,9 @@ def is_populated(group: Path | None) -> bool:
 
 
 def kill_group(group: Path | None) -> bool:
-    """KILL all processes in a cgroup at once, even forking ones; False if the kernel cannot do
-    that."""
+    """Send SIGKILL to all processes in a cgroup at once, even forking ones; False if the kernel
+    cannot.
+    """
     if group is None:
         return False
     try:
@@ -213,7 +214,7 @@ def kill_group(group: Path | None) -> bool:
 
 
 def former_cgroup(group: Path | None) -> Path | None:
-    """The group next to this one that versions without slots made for their engine, if any."""
+    """The sibling group that versions without slots created for their engine, if any."""
     former = group.with_name("engine") if group else None
     return former if former and former.is_dir() else None
 
@@ -261,7 +262,7 @@ def descends(pid: int) -> bool:
 
 
 def _is_anothers(pid: int) -> bool:
-    """Whether a process exists that we may not signal."""
+    """Whether a process exists that we cannot signal."""
     try:
         os.kill(pid, 0)
     except OSError as problem:
@@ -272,7 +273,7 @@ def _is_anothers(pid: int) -> bool:
 def send(process: Process, number: signal.Signals) -> bool:
     """Signal exactly this process, never another that has got its pid since.
 
-    Returns False if it may not be signalled; a process that is gone is fine.
+    Returns False if we cannot signal it; a process that is gone is fine.
     """
     try:
         descriptor = os.pidfd_open(process.pid)

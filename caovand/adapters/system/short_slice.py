@@ -21,7 +21,7 @@ _ATTR = struct.Struct("=IIQiIQQQII")
 
 
 def shorten() -> bool:
-    """Shorten the time slices of this thread only; return whether the kernel agreed.
+    """Shorten the time slices of this thread only; return whether the kernel accepted it.
 
     Children, above all the engine, have the usual ones. An operator's priority stays.
     """

@@ -1,4 +1,4 @@
-"""End a child process that may have something to finish."""
+"""Stop a child process that may have something to finish."""
 
 from __future__ import annotations
 

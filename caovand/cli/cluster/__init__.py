@@ -6,14 +6,14 @@ from caovand.cli.common.verb import Group, Verb
 
 EPILOG = """\
 examples:
-  sudo caovanctl cluster init                  on the head: makes the key, and its section
+  sudo caovanctl cluster init                  on the head: creates the key and [cluster] section
   sudo caovanctl cluster join 10.0.0.1:7070    on each worker, once the key is copied there
   caovanctl cluster check                      what differs between the nodes, and the fix
 """
 VERB = Verb(
     name="cluster",
     group=Group.SETUP,
-    help="let several machines serve one model, and show them",
+    help="let several machines serve one model, and list them",
     epilog=EPILOG,
     run=None,
     package=__name__,

@@ -1,4 +1,4 @@
-"""`caovanctl cluster check`: show what keeps the nodes from serving together, and the fix."""
+"""`caovanctl cluster check`: show what keeps the nodes from serving together, and how to fix it."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ def _own_address() -> str:
     if host is None or is_loopback(host):
         raise CommandError(
             Exit.FAILED,
-            f"cannot {CANNOT}: it has no default route, so it has no address that others are"
-            " known to reach",
+            f"cannot {CANNOT}: without a default route, caovan cannot tell which of its "
+            "addresses others can reach",
             f"name one: caovanctl cluster init --listen HOST:{DEFAULT_PORT}",
         )
     return join_address(host, DEFAULT_PORT)
@@ -71,9 +71,9 @@ def _option(named: Path | None, key: Path) -> str:
 VERB = Verb(
     name="init",
     help="make this machine the head of a cluster",
-    description="Make this machine the head of a cluster: make the cluster's key, unless it is"
-    " there already, and add the section [cluster] to the configuration. Takes effect when the"
-    " daemon restarts.",
+    description="Make this machine the head of a cluster: create the cluster's key, unless it "
+    "exists, and add the section [cluster] to the configuration. Takes effect when the daemon "
+    "restarts.",
     epilog="example: sudo caovanctl cluster init --listen 10.0.0.1:7070",
     arguments=arguments,
     run=run,

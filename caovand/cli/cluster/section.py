@@ -153,8 +153,8 @@ def _edit(
     if changed or target not in (None, config.cluster):
         raise CommandError(
             Exit.FAILED,
-            f"cannot {cannot}: the section [cluster] of {before.path} is written in a way that only"
-            " its author can change",
+            f"cannot {cannot}: the section [cluster] of {before.path} has a form that caovanctl "
+            "cannot edit",
             f"edit it by hand: sudoedit {before.path}",
         )
     return text

@@ -41,7 +41,7 @@ def config_argument(parser: argparse.ArgumentParser) -> None:
 
 def key_argument(parser: argparse.ArgumentParser) -> None:
     """Add the option that names the key file."""
-    help = "file with the cluster's key (default: [cluster] key_file)"
+    help = "file that holds the cluster's key (default: [cluster] key_file)"
     parser.add_argument("--key-file", type=Path, metavar="FILE", help=help)
 
 
@@ -53,7 +53,7 @@ def host_of(endpoint: str, what: str) -> str:
     except ValueError as problem:
         raise CommandError(Exit.USAGE, f"cannot {what}: {problem}", example) from None
     if not addresses.is_host(host):
-        fact = "that is neither an address nor the name of a host"
+        fact = "it is neither an address nor a host name"
         raise CommandError(Exit.USAGE, f"cannot {what}: {fact}", example)
     if host in ("0.0.0.0", "::"):
         fact = f"{host} stands for every address of a machine, and workers need a specific one"

@@ -14,7 +14,7 @@ from caovand.cli.common.errors import CommandError, Exit
 
 
 def check(path: Path) -> None:
-    """Raise CommandError if no archive can be written there; an existing file stays as it is."""
+    """Raise CommandError if no archive can be written there; an existing file is left untouched."""
     try:
         made = not path.exists()
         os.close(_open(path))

@@ -77,7 +77,7 @@ def why_chosen(config: Config, engine: Engine) -> str:
         return "[engine] kind names it"
     if engine.name == registry.DEFAULT:
         return "no other engine prefers this model's files"
-    return "it prefers this model's files"
+    return "this engine prefers the model's files"
 
 
 def as_json(candidates: list[EngineCandidate], config: Config) -> dict[str, Any]:
@@ -119,10 +119,14 @@ def show(candidates: list[EngineCandidate], config: Config, console: Console) ->
         if text:
             console.print(Text(f"{candidate.engine.title}: {text}", style="yellow"))
     first = candidates[0].engine
-    chosen = "would be chosen, but cannot serve it here" if candidates[0].problem else "is chosen"
+    chosen = (
+        "would be chosen, but cannot serve this model here"
+        if candidates[0].problem
+        else "is chosen"
+    )
     reason = why_chosen(config, first)
     console.print(Text(f"{first.title} {chosen}: {reason}; [engine] kind chooses another"))
-    console.print(Text("tokens/s are modelled, for one answer at a time"))
+    console.print(Text("tokens/s are estimates for one request at a time"))
 
 
 def _lack(candidate: EngineCandidate) -> str:

@@ -85,7 +85,7 @@ class DaemonClient:
             deadline = time.monotonic() + answer_s
             while (left_s := deadline - time.monotonic()) > 0:
                 if not link.poll(int(min(left_s, LOOK_S) * 1000) + 1):
-                    self._check(path)  # a daemon that has ended since then never replies
+                    self._check(path)  # a daemon that has exited since then never replies
                     continue
                 reply = wire.decode_reply(link.recv())
                 if reply.id == request.id:
@@ -114,7 +114,7 @@ class DaemonClient:
         """The reply on one connection (without line end if it ended early), and why the connection
         ended."""
         deadline = time.monotonic() + answer_s
-        received, reason = bytearray(), "it closed the connection"
+        received, reason = bytearray(), "the daemon closed the connection"
         with reach.connect(path, answer_s, named=self._named) as link:
             try:
                 # If the daemon refuses us, its reply is readable even after a failed write.

@@ -1,4 +1,4 @@
-"""Character graphics for several verbs: figures over time, and a card's memory by part."""
+"""Character graphics for several verbs: metrics over time, and a card's memory by part."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def cells(sizes: Mapping[str, float], total: float, width: int) -> Iterator[tupl
 
 
 def number(value: float) -> str:
-    """Format a figure with a readable number of digits."""
+    """Format a number with a readable number of digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"

@@ -15,8 +15,8 @@ from caovand.core.reporting.wire import WireError
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors from writing to a full or broken disk."""
 READER_GONE = (
-    "cannot report the outcome: the program that reads the output has ended, and the command may be"
-    " half done; run it again without a pipe"
+    "cannot report the outcome: the program that reads the output has exited, and the command "
+    "may be half done; run it again without a pipe"
 )
 
 

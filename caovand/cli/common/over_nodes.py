@@ -1,4 +1,4 @@
-"""A head's other nodes, as its running daemon knows them, and assumptions about missing ones."""
+"""The head's other nodes as its running daemon sees them, and assumptions about missing ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.facts.network import Network
 
 ASSUMED = "the other nodes are assumed to match this one, over a slow link"
-UNASKED = "the head's daemon, which knows them, was not asked"
+UNASKED = "the head's daemon, which tracks them, was not asked"
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,14 @@ def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> Over
         return OverNodes(replace(inventory, others=others), warning=warning)
     link, no_rdma, ram_mib = _known_link(answer.get("planned"), [node.name for node in others])
     others = tuple(replace(node, ram_mib=ram_mib) for node in others)
-    warning = "" if link else (
-        "the link between the nodes is not checked yet, or its speed is unknown; it is assumed to"
-        " be slow: `caovanctl cluster check` checks it while no engine runs"
-    )  # fmt: skip
+    warning = (
+        ""
+        if link
+        else (
+            "the link between the nodes has not been checked, or its speed is unknown, so a "
+            "slow link is assumed; `caovanctl cluster check` checks it while no engine runs"
+        )
+    )
     return OverNodes(replace(inventory, others=others, link=link), no_rdma, warning)
 
 

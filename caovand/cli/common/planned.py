@@ -135,7 +135,7 @@ def _with_others(config: Config, engine: Engine, machine: Inventory) -> tuple[In
         return machine, ""
     if section.min_nodes != 1:
         raise CommandError(Exit.FAILED, str(problem))
-    text = f"{problem}; until then the head serves alone, as [cluster] min_nodes is 1"
+    text = f"{problem}; until then the head serves alone, because [cluster] min_nodes is 1"
     return replace(machine, others=(), link=None), text
 
 

@@ -1,6 +1,6 @@
-"""Connect to the daemon's sockets, only in a folder that nobody but its owner may change.
+"""Connect to the daemon's sockets, only in a folder that only its owner can change.
 
-The process that answers there decides what we print, and what root may do next.
+The process that answers there controls what we print, and what root does next.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _check_folder(folder: Path, *, named: bool) -> int:
     if seen.st_mode & 0o022:
         raise CommandError(
             Exit.NOT_REACHABLE,
-            f"cannot trust {folder}: users other than {user_name(seen.st_uid)} may write there",
+            f"cannot trust {folder}: users other than {user_name(seen.st_uid)} can write there",
             f"chmod go-w {folder}",
         )
     if not named and seen.st_uid not in (0, os.getuid()) and not _is_roots_alone(above):
@@ -89,11 +89,11 @@ def _unreachable_error(path: Path, problem: OSError, timeout_s: float) -> Comman
     if isinstance(problem, BlockingIOError):
         return CommandError(
             Exit.NOT_REACHABLE,
-            f"cannot reach caovand at {path}: it accepted no connection within {timeout_s:.0f} s",
+            f"cannot reach caovand at {path}: no connection was accepted within {timeout_s:.0f} s",
             "check `systemctl status caovan` and `journalctl -u caovan`",
         )
     refused = problem.errno == errno.ECONNREFUSED
-    reason = "nobody listens there" if refused else problem.strerror or str(problem)
+    reason = "no daemon listens there" if refused else problem.strerror or str(problem)
     remedy = (
         "start it with `sudo systemctl start caovan`; for the daemon of `make run`, first run `."
         " .caovan/env`"

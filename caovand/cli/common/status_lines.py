@@ -59,7 +59,7 @@ def outlook(answer: Mapping[str, Any]) -> Iterator[Text]:
     elif answer["retry_in_s"] is not None:
         yield row("next", f"attempt in {answer['retry_in_s']:.0f} s")
     elif answer["state"] == "FAILED":
-        yield row("next", "nothing by itself; fix the cause, then `caovanctl start`")
+        yield row("next", "no automatic retry; fix the cause, then `caovanctl start`")
 
 
 def identity(answer: Mapping[str, Any]) -> Iterator[Text]:
@@ -155,7 +155,7 @@ def _start(start: Mapping[str, Any]) -> Iterator[Text]:
     if start["reported"]:
         known = start["reported"].items()
         parts = (f"{name.removesuffix('_s').replace('_', ' ')} {spent:g}" for name, spent in known)
-        yield row("", f"by the engine's log, in seconds: {', '.join(parts)}", "dim")
+        yield row("", f"from the engine's log, in seconds: {', '.join(parts)}", "dim")
     if before := start["before"]:
         which = "" if before["same_plan"] else " (another plan)"
         yield row(
@@ -172,7 +172,7 @@ def memory(compared: Mapping[str, Any]) -> str:
 
 
 def _figure(name: str) -> str:
-    """A forecast figure in words: "stage 0's weights GiB" for `stage_0_weights_gib`."""
+    """A forecast value in words: "stage 0's weights GiB" for `stage_0_weights_gib`."""
     words = {"weights_gib": "weights GiB", "kv_gib": "KV GiB", "kv_tokens": "KV tokens"}
     if match := re.fullmatch(r"stage_(\d+)_(\w+)", name):
         return f"stage {match[1]}'s {_figure(match[2])}"

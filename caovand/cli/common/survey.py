@@ -95,9 +95,9 @@ def configuration(path: Path | None, model: str | None = None) -> Config:
     if path is not None and path.suffix in (".yaml", ".yml"):
         raise CommandError(
             Exit.FAILED,
-            f"cannot use {path} as a configuration: it is a file for vLLM, and --config here"
-            " takes caovan's TOML; pass its keys as vLLM flags after the model, or in [engine]"
-            " extra_args",
+            f"cannot use {path} as a configuration: it is a vLLM file, and --config expects "
+            "caovan's TOML; pass its keys as vLLM flags after the model, or in [engine] "
+            "extra_args",
         )
     if path is None and not SYSTEM_CONFIG.exists():
         config = Config()
@@ -167,7 +167,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
-    """Configuration file of a running daemon, because questions concern what runs.
+    """Configuration file of a running daemon, because people ask about what is running.
 
     As root, reject a file from a daemon's reply if another user could have written it.
     """
@@ -214,7 +214,7 @@ def cache_of(daemon: Mapping[str, Any]) -> Path:
 def chosen_mode(daemon: Mapping[str, Any], saved: Path | None) -> Mode | None:
     """The mode that `caovanctl mode` chose; None if the file decides.
 
-    Without a daemon, it is what the last one remembered; unknown for another machine.
+    Without a daemon, it is what the last one stored; unknown for another machine.
     """
     if daemon:
         ours = daemon["mode_origin"] == "caovanctl mode"
@@ -229,7 +229,8 @@ def _not_saved(chosen: Engine, engines: Mapping[str, EngineInfo]) -> Problem:
     known = [registry.engine_of(kind).title for kind in engines if kind in registry.MODULES]
     return Problem(
         f"plan for {chosen.title}",
-        f"the saved inventory has {', '.join(known) or 'no engine that caovan knows'} only",
+        "the saved inventory has only "
+        f"{', '.join(known) or 'engines that caovan does not support'}",
         "install it there, and save the inventory again with `caovanctl inventory --json`",
     )
 
@@ -271,7 +272,7 @@ def _engine(config: Config, patience_s: float | None, source: Path | None) -> Su
     asks, python = chosen_engine(config).probe, PlanRequest(config, None, os.environ).python
 
     def announce() -> None:
-        text = f"asking {python} for the options of its {asks.name}, once; up to a minute ..."
+        text = f"reading the options of {asks.name} from {python}, once; up to a minute ..."
         print(text, file=sys.stderr, flush=True)
 
     try:

@@ -70,7 +70,7 @@ class Verb:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that suggests the intended verb; `verbs` are the known ones."""
+    """A parser that suggests the intended verb; `verbs` are all verbs."""
 
     verbs: Sequence[str] = ()
 
@@ -80,10 +80,10 @@ class Parser(argparse.ArgumentParser):
         if unknown and self.verbs:
             close = get_close_matches(unknown[1], self.verbs, 1, MIN_SIMILARITY)
             meant = f'did you mean "{close[0]}"? ' if close else ""
-            text = f'cannot do "{unknown[1]}": there is no such verb; {meant}`{self.prog} --help`'
+            text = f'cannot do "{unknown[1]}": no such verb; {meant}`{self.prog} --help`'
             self.exit(2, f"{self.prog}: {text} lists all\n")
         if message.startswith(UNRECOGNIZED):
-            text = f"cannot use {message[len(UNRECOGNIZED) :]}: there is no such option"
+            text = f"cannot use {message[len(UNRECOGNIZED) :]}: no such option"
             remedy = f"`{self.prog} VERB --help` lists those of a verb"
             self.exit(2, f"{self.prog}: {text}; {remedy}\n")
         super().error(message)

@@ -96,7 +96,7 @@ def follow(client: DaemonClient, until: str, timeout_s: float, *, quiet: bool) -
 def _outcome(answer: Mapping[str, Any], *, quiet: bool) -> int:
     if answer["refusal"] and answer["state"] == "SERVING":
         hint = "correct it and reload, or try it again with `caovanctl retry`"
-        raise CommandError(Exit.FAILED, f"no change made: {answer['refusal']['text']}", hint)
+        raise CommandError(Exit.FAILED, f"nothing changed: {answer['refusal']['text']}", hint)
     if answer["state"] == "SERVING":
         if not quiet:
             served = answer["served"]

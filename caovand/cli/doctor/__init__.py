@@ -1,4 +1,6 @@
-"""`caovanctl doctor`, also `caovan-sm75-doctor`: find what would stop the engine, and the fix."""
+"""`caovanctl doctor`, also `caovan-sm75-doctor`: find what would keep the engine from running, and
+how to fix it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs=argparse.REMAINDER,
         metavar="[MODEL] [vLLM flags]",
-        help="what you want to serve",
+        help="the model to serve",
     )
 
 
@@ -36,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="caovan-sm75-doctor",
         usage="%(prog)s [--config FILE] [--inventory FILE] [--json] [MODEL] [vLLM flags]",
-        description="Check what keeps the engine from running on this machine, and how to fix it.",
+        description="Find what keeps the engine from running on this machine, and how to fix it.",
         epilog="example: caovan-sm75-doctor /srv/models/Qwen3.6-27B-AWQ --max-model-len 131072",
         allow_abbrev=False,
     )
@@ -47,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Examine what `words` name; options of the doctor may follow the model."""
+    """Examine the model and flags in `words`; the doctor's own options may follow the model."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_options(parser)
     parser.set_defaults(config=args.config, inventory=args.inventory, json=args.json)

@@ -125,7 +125,7 @@ def _all_reduce(
 def port_facts(port: int, engine_pids: frozenset[int], *, elsewhere: bool) -> dict[str, Any]:
     """Facts about a port on this machine; none about one `elsewhere`.
 
-    A process that this user may not inspect is assumed to be the daemon's engine, if there is one.
+    A process that this user cannot inspect is assumed to be the daemon's engine, if one is running.
     """
     listeners = [] if elsewhere else ports.listeners(port)
     others = [
@@ -141,8 +141,9 @@ def port_facts(port: int, engine_pids: frozenset[int], *, elsewhere: bool) -> di
 
 
 def _find_unreadable(folder: Path) -> tuple[str, str]:
-    """The first path that the service's user may not enter or read, with that user's name; else
-    empty."""
+    """The first path that the service's user cannot enter or read, with that user's name; else
+    empty.
+    """
     for name in (engine_user.SERVICE_USER, engine_user.NAME):
         if place := model_access.closed_to(name, folder):
             return place, name

@@ -1,4 +1,4 @@
-"""Checks of this machine whatever its engine: confinement, the engines' user, page and gateway."""
+"""Checks of this machine for any engine: confinement, the engines' user, page and gateway."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def own_machine_checks(config: Config, status: Mapping[str, Any]) -> Iterator[Ch
     if config.engine.confine:
         for file in readable_keys(config):
             text = f"the engine can read {file}: files in /etc cannot be hidden from it"
-            remedy = "move it to a folder outside of /etc that only the daemon's user may enter"
+            remedy = "move it to a folder outside /etc that only the daemon's user can enter"
             yield CheckResult(CONFINEMENT, "WARN", text, remedy)
     for kind, section in ((PAGE, config.page), (GATEWAY, config.gateway)):
         yield from server_checks(kind, section.listen, status.get(kind.name))
@@ -40,18 +40,21 @@ def confinement_check(confine: bool, abi: int, user: str) -> CheckResult:
     `user` is the engines' own user, if the running daemon has one.
     """
     if not confine:
-        text = "[engine] confine is off: the engine can do all that caovan's own user can"
+        text = "[engine] confine is off: the engine can do everything that caovan's user can"
         return CheckResult(CONFINEMENT, "WARN", text, "set it to true")
     if abi < launch.MIN_ABI:
-        text = "this kernel has no usable Landlock: the engine can read caovan's keys and end it"
+        text = (
+            "this kernel has no usable Landlock: the engine can read caovan's keys and kill the "
+            "daemon"
+        )
         remedy = "use Linux 5.19 or newer with landlock among its security modules (`lsm=`)"
         return CheckResult(CONFINEMENT, "WARN", text, remedy)
     kept = f"Landlock (version {abi}) keeps the engine from caovan's files, keys and"
     if abi >= launch.SCOPE_ABI or user:
         return CheckResult(CONFINEMENT, "PASS", f"{kept} processes")
-    text = f"{kept} memory, but before Linux 6.12 an engine that runs as the daemon's user can end"
-    text += " the daemon by the id of one of its threads, and the page and the gateway"
-    remedy = f"run engines as a user of their own ({engine_user.NAME}), or use Linux 6.12 or newer"
+    text = f"{kept} memory, but before Linux 6.12 an engine that runs as the daemon's user can kill"
+    text += " the daemon through the id of one of its threads, and also the page and the gateway"
+    remedy = f"run engines as a separate user ({engine_user.NAME}), or use Linux 6.12 or newer"
     return CheckResult(CONFINEMENT, "WARN", text, remedy)
 
 
@@ -62,7 +65,7 @@ def user_check(user: str, why_none: str) -> CheckResult:
             f"engines run as the user {user}, who has no access to the daemon's files and processes"
         )
     else:
-        text = f"engines run as the daemon's own user ({why_none}): only Landlock and seccomp"
+        text = f"engines run as the daemon's user ({why_none}): only Landlock and seccomp"
         text += " keep them from the daemon's files"
     return CheckResult(CONFINEMENT, "PASS", text)
 

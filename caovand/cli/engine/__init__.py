@@ -18,7 +18,7 @@ examples:
   sudo caovanctl engine install 0.21.0               another version; the old one is kept
   sudo caovanctl engine install --kind llamacpp      llama.cpp, for models in GGUF files
   sudo caovanctl engine try 0.33.0                   serve with it, compare, keep it or go back
-  sudo caovanctl engine rollback                     back to the one before
+  sudo caovanctl engine rollback                     back to the previous one
   caovanctl engine fetch --build cuda --wheels DIR   on a machine with network, then
   sudo caovanctl engine install --wheels DIR         on one without
 After a switch: sudo caovanctl reload
@@ -34,7 +34,7 @@ VERB = Verb(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a subcommand by itself, without the rest of caovanctl; return its exit status."""
+    """Run a subcommand on its own, without the rest of caovanctl; return its exit status."""
     parser = Parser(prog="caovanctl engine", epilog=EPILOG, formatter_class=VERB.formatter())
     fill(parser, VERB)
     with escaping_output():

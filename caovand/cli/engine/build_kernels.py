@@ -1,5 +1,6 @@
-"""`caovanctl engine build-kernels`: compile in advance what most starts on these cards would
-compile."""
+"""`caovanctl engine build-kernels`: compile ahead of time what most starts on these cards would
+compile.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         engine = places.get(root, args.name, CANNOT) if args.name else places.current(root)
         if engine is None:
             remedy = "install one with sudo caovanctl engine install"
-            raise EngineError(CANNOT, f"no engine is in use in {root}", remedy)
+            raise EngineError(CANNOT, f"no engine in {root} is in use", remedy)
         cards = args.capability or cards_here()
         if not cards:
             remedy = "name the cards' compute capability, such as --capability 7.5"
@@ -122,7 +123,7 @@ def build(
         )
         made = kernels.build(engine, card, needed, jobs, world)
         if not made:
-            world.say("      nothing was missing")
+            world.say("      every kernel was already built")
         for kernel in made:
             world.say(
                 f"      {kernel.label}: {kernel.seconds:.0f} s, {kernel.size_bytes // MIB} MiB"
@@ -133,7 +134,10 @@ def build(
 
 VERB = engine_verb(
     "build-kernels",
-    "compile in advance the kernels that most models would compile at a start",
+    "compile ahead of time the kernels that most models would compile at a start",
+    description="Compile ahead of time the kernels that most models would compile at a start:"
+    " FlashInfer's. Triton's depend on the sizes of a loaded model: its first start compiles them,"
+    " which takes a minute or more, and later starts find them.",
     example="sudo caovanctl engine build-kernels",
     arguments=arguments,
     run=run,

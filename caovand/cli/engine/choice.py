@@ -49,7 +49,7 @@ def chosen_lock(args: argparse.Namespace, screen: Screen) -> lock.Lock:
         raise EngineError(problem.cannot, problem.fact, problem.remedy)
     build: Build | None = args.build
     if build is None:
-        # WSL has no card on its PCI bus, but a driver that knows the card.
+        # WSL has no card on its PCI bus, but its driver lists the card.
         here = on_the_bus(Path("/sys/bus/pci/devices")) or read_gpus({})
         build = "cuda" if here else "cpu"
         reason = "NVIDIA GPU found" if build == "cuda" else "no NVIDIA GPU found"
@@ -59,7 +59,7 @@ def chosen_lock(args: argparse.Namespace, screen: Screen) -> lock.Lock:
         kinds = [kind for kind in registry.MODULES if _has(kind, build)]
         raise EngineError(
             f"install {engine.title} ({build})",
-            f"caovan installs its {only} build only",
+            f"caovan installs only its {only} build",
             f"choose an engine with a {build} build, --kind {' or '.join(kinds)}; where the card"
             f" and its driver are still to come, pass --build {only}",
         )

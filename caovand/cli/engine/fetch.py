@@ -22,7 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--with-python",
         action="store_true",
-        help="add the engine's Python, for a machine without that version",
+        help="include the engine's Python, for a machine without that version",
     )
 
 

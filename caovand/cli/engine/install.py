@@ -1,4 +1,6 @@
-"""`caovanctl engine install`: install an engine from its lock file, prove it and switch to it."""
+"""`caovanctl engine install`: install an engine from its lock file, check that it runs and switch
+to it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plugin",
         metavar="PATH",
-        help="caovan's vLLM plugin, a wheel or its source (default: on CUDA, the one that came "
+        help="caovan's vLLM plugin, a wheel or a source tree (default: on CUDA, the one shipped "
         "with caovan)",
     )
     parser.add_argument(
@@ -51,7 +53,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--no-kernels",
         dest="kernels",
         action="store_false",
-        help="leave the kernels for these cards to `engine build-kernels`, or to the first start",
+        help="do not build the kernels for these cards: `engine build-kernels` or the first "
+        "start does",
     )
 
 
@@ -136,7 +139,9 @@ def _build_kernels(
         with safe_files.readable_by_all(), places.locked(root, build_kernels.CANNOT):
             build_kernels.build(engine, cards, args.jobs, world)
     except EngineError as error:
-        world.say(f"      warning: {error}; until then a start compiles what it needs")
+        world.say(
+            f"      warning: {error}; until then each start compiles the kernels that it needs"
+        )
 
 
 def check_driver(wanted: lock.Lock, gpus: Sequence[Gpu]) -> None:
@@ -151,7 +156,7 @@ def _plugin(chosen: str | None, wanted: lock.Lock) -> Path | None:
     takes = registry.engine_of(wanted.kind).install.takes_plugin
     if chosen:
         if not takes:
-            raise EngineError("add the plugin", f"{wanted.title} takes none", "omit --plugin")
+            raise EngineError("add the plugin", f"{wanted.title} has no plugins", "omit --plugin")
         if not Path(chosen).exists():
             raise EngineError("add the plugin", f"there is no {chosen}", "check --plugin")
         return Path(chosen).absolute()
@@ -165,7 +170,7 @@ def _plugin(chosen: str | None, wanted: lock.Lock) -> Path | None:
 
 VERB = engine_verb(
     "install",
-    "install an engine from its lock file, prove it and switch to it",
+    "install an engine from its lock file, check that it runs and switch to it",
     example="sudo caovanctl engine install --build cuda",
     arguments=arguments,
     run=run,

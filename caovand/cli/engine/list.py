@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"no engine in {root}; install one with: sudo caovanctl engine install")
     for name in begun:
         print(
-            f"note: {name} is unfinished: install it again to continue, or remove it",
+            f"note: {name} is unfinished: install it again to resume, or remove it",
             file=sys.stderr,
         )
     return 0

@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
 
 VERB = engine_verb(
     "rollback",
-    "switch back to the engine used before",
+    "switch back to the previous engine",
     example="sudo caovanctl engine rollback && sudo caovanctl reload",
     arguments=kind_argument,
     run=run,

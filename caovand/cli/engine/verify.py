@@ -39,7 +39,7 @@ def _choose_engines(args: argparse.Namespace, root: Path) -> list[places.Install
     if not engines:
         raise EngineError(
             "verify the engine",
-            f"none is in use in {root}",
+            f"no engine in {root} is in use",
             "install one with sudo caovanctl engine install",
         )
     return engines

@@ -31,9 +31,11 @@ def fetch(client: DaemonClient, number: int, name: str) -> tuple[Mapping[str, in
         if following is None:
             return files, bytes(data)
         if following != len(data) or not piece:
-            raise _malformed_error(number, f"{name} goes on at byte {following} after {len(data)}")
+            raise _malformed_error(
+                number, f"{name} continues at byte {following}, but {len(data)} bytes were received"
+            )
         _check_size(number, len(data))
-    raise _malformed_error(number, f"{name} comes in more than {MAX_PIECES} pieces")
+    raise _malformed_error(number, f"{name} has more than {MAX_PIECES} pieces")
 
 
 def fetch_all(client: DaemonClient, number: int) -> dict[str, bytes]:

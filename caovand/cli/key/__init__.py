@@ -6,10 +6,10 @@ from caovand.cli.common.verb import Group, Verb
 
 EPILOG = """\
 examples:
-  caovanctl key add alice --rpm 60                   prints the key, this once
+  caovanctl key add alice --rpm 60                   prints the key, only this once
   caovanctl key add batch --band background --tokens-per-day 2000000
   caovanctl key add agent --reasoning-effort high --max-tokens 32768
-  caovanctl key list                                 the keys, and what each has used by day
+  caovanctl key list                                 the keys and the daily usage of each
   caovanctl key revoke alice                         from now on
 """
 VERB = Verb(

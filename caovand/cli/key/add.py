@@ -19,7 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--models",
         default="",
         metavar="A,B",
-        help="the only model names this client may use; default: all",
+        help="the only models that this client may use; default: all",
     )
     parser.add_argument("--rpm", type=int, metavar="N", help="maximum requests per minute")
     parser.add_argument(
@@ -58,13 +58,13 @@ def run(args: argparse.Namespace) -> int:
     answer = ask(args, "key_add", name=args.name, **limits)
     show(args, answer, answer["key"])
     if not args.json:
-        print("caovan keeps only its digest: this is the one time it is shown", file=sys.stderr)
+        print("caovan keeps only the key's digest and cannot show the key again", file=sys.stderr)
     return Exit.DONE
 
 
 VERB = Verb(
     name="add",
-    help="make a key for a client",
+    help="create a key for a client",
     description="Create a key for a client of the gateway, and print it; it is never shown again."
     " As soon as there is a key, every client must send one, and the key in [server] api_key_file"
     " is no longer accepted.",

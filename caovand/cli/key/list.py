@@ -31,7 +31,7 @@ def show(answer: Mapping[str, Any]) -> None:
     """Print the keys and their use."""
     out = console()
     if not answer["required"]:
-        out.print("no keys: clients only need the key in [server] api_key_file, if there is one")
+        out.print("no keys: clients need only the key in [server] api_key_file, if there is one")
     elif not answer["keys"]:
         out.print("no keys: nobody can use the gateway; `caovanctl key add NAME` makes one")
     else:
@@ -60,7 +60,7 @@ def _number(value: int | None) -> str:
 
 VERB = Verb(
     name="list",
-    help="list the keys, and what each has used by day",
+    help="list the keys and the daily usage of each",
     epilog="example: caovanctl key list --json",
     json="print it as JSON",
     run=run,

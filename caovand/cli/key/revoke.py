@@ -17,7 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     answer = ask(args, "key_revoke", name=args.name)
     left = f"{len(answer['keys'])} left"
-    nobody = "no key is left: nobody can use the gateway"
+    nobody = "no key is left: no client can use the gateway"
     show(args, answer, f"revoked {args.name}; {left if answer['keys'] else nobody}")
     return Exit.DONE
 
@@ -25,8 +25,8 @@ def run(args: argparse.Namespace) -> int:
 VERB = Verb(
     name="revoke",
     help="revoke a client's key",
-    description="Revoke a client's key at once. Waiting and running requests finish. Once no"
-    " key is left, nobody can use the gateway.",
+    description="Revoke a client's key at once. Waiting and running requests finish. Once no key "
+    "is left, no client can use the gateway.",
     epilog="example: caovanctl key revoke alice",
     arguments=arguments,
     json="print the keys left as JSON",

@@ -32,8 +32,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"no model in {root}; download one with: sudo caovanctl model pull OWNER/NAME")
     for pull in begun:
         print(
-            f"note: {one_line(pull.name)} is not complete, {gib(pull.done_bytes)} of"
-            f" {gib(pull.size_bytes)}: pull it again to continue, or remove it",
+            f"note: {one_line(pull.name)} is not complete, {gib(pull.done_bytes)} of "
+            f"{gib(pull.size_bytes)}: pull it again to resume, or remove it",
             file=sys.stderr,
         )
     return 0

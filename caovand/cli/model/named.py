@@ -32,8 +32,8 @@ def run(args: argparse.Namespace, engine: Engine) -> int:
         if value:
             raise PullError(
                 f"pull {args.model} with {option}",
-                f"{engine.title} keeps its models itself",
-                "leave it out",
+                f"{engine.title} manages its own models",
+                "omit that option",
             )
     if not models.entry(args.model):
         problem = models.missing(args.model)

@@ -30,19 +30,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="OWNER/NAME[:TYPE]",
-        help="the model's name on the hub; of several GGUF models the one of this type, such as"
-        " Q4_K_M (default: the best for this machine)",
+        help="the model's name on the hub, and for a repository of several GGUF models the type, "
+        "such as Q4_K_M (default: the best for this machine)",
     )
     parser.add_argument(
         "--from",
         dest="hub",
         default="hf",
         metavar="HUB",
-        help="hf, modelscope, the address of a mirror of Hugging Face, or an engine with a library"
-        f" of its own: {', '.join(named.KINDS)} (default: hf)",
+        help="hf, modelscope, the URL of a Hugging Face mirror, or an engine with its own library: "
+        f"{', '.join(named.KINDS)} (default: hf)",
     )
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit")
-    parser.add_argument("--to", metavar="DIR", help="the model's folder, in place of one in --root")
+    parser.add_argument("--to", metavar="DIR", help="the model's folder, instead of one in --root")
     add_config(parser)
     parser.add_argument(
         "--inventory", type=Path, metavar="FILE", help="plan it for a saved inventory's machine"
@@ -64,12 +64,12 @@ def run(args: argparse.Namespace) -> int:
         return named.run(args, engine_of(args.hub))
     asked = split_name(args.model)
     if asked is None:
-        fact = "that is not a model's name on a hub"
+        fact = "that is not the name of a model on a hub"
         raise PullError(
             f"pull {args.model!a}",
             fact,
-            "name it as OWNER/NAME or OWNER/NAME:TYPE; for a model of an engine's own library, add"
-            f" --from {' or '.join(named.KINDS)}",
+            "name it as OWNER/NAME or OWNER/NAME:TYPE; for a model from an engine's own "
+            f"library, add --from {' or '.join(named.KINDS)}",
         )
     hub = hubs.find_hub(args.hub, os.environ)
     folders.require_own(_place(args, args.model).root, f"pull {args.model}")
@@ -98,15 +98,15 @@ def run(args: argparse.Namespace) -> int:
     made = pull.pull(client, here, offered, place)
     if closed := folders.closed_to_others(place.folder):
         here.say(
-            f"note: the service's user may not enter {closed}: run `chmod a+x {closed}`, or pull"
-            " it into another folder"
+            f"note: the service's user cannot enter {closed}: run `chmod a+x {closed}`, or pull "
+            "the model into another folder"
         )
     show(
         args,
         model_document(place.folder, made),
-        f"{made.name} is complete: {len(made.files)} files, {gib(made.size_bytes)}, each with the"
-        f" publisher's hash\nin {file_to_edit(args)}, under [model]:"
-        f' path = "{model}"',
+        f"{made.name} is complete: {len(made.files)} files, {gib(made.size_bytes)}, each matches "
+        "the publisher's hash\n"
+        f'in {file_to_edit(args)}, under [model]: path = "{model}"',
     )
     return Exit.DONE
 
@@ -121,11 +121,11 @@ def _too_large(offered: Offer) -> Problem:
     """The problem of a model that does not fit; the forecast printed above suggests remedies."""
     return Problem(
         f"pull {offered.title}",
-        "it will not fit this machine",
+        "the model does not fit this machine",
         (
-            "choose a GGUF model of fewer bits, or a smaller one"
+            "choose a GGUF type with fewer bits, or a smaller model"
             if offered.variant
-            else "choose a smaller checkpoint, or one in 4 bits (AWQ, GPTQ) or fp8"
+            else "choose a smaller model, or a checkpoint in 4 bits (AWQ, GPTQ) or fp8"
         )
         + f"; --force downloads {gib(offered.selection.size_bytes)} anyway",
     )
@@ -143,17 +143,17 @@ def _report(here: World, offered: Offer, title: str) -> None:
         here.say(f"  left out, {kind}: {', '.join(names[:MAX_NAMED])}{more}")
     if offered.selection.of(selection.CODE):
         here.say(
-            "  Python code runs inside the engine where [model] trust_remote_code allows it; most"
-            " models need none, and --trust-code downloads it"
+            "  the engine runs a model's Python code only if [model] trust_remote_code allows "
+            "that; most models need none, and --trust-code downloads it"
         )
 
 
 VERB = model_verb(
     "pull",
     "download a model, checked against the publisher's hashes",
-    description="Download the files of a model that an engine needs. First plan it from its"
-    " configuration and the headers of its weights: nothing is downloaded that will not fit this"
-    " machine, except with --force. An interrupted pull resumes.",
+    description="Download the files of a model that an engine needs. The model is planned first, "
+    "from its configuration and the headers of its weights: a model that does not fit this "
+    "machine is downloaded only with --force. An interrupted pull resumes.",
     example="sudo caovanctl model pull Qwen/Qwen3-8B-AWQ",
     arguments=arguments,
     run=run,

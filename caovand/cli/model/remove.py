@@ -21,12 +21,12 @@ def run(args: argparse.Namespace) -> int:
     made = None if begun and not place.folder.exists() else folders.require(place, what)
     if made and any(_same(place.folder, used) for used in _used_models(args)):
         raise PullError(
-            what, "it is the model that caovan serves", "set another [model] path and reload first"
+            what, "caovan is serving this model", "set another [model] path and reload first"
         )
     with folders.locked(place, what):
         folders.discard(place)
     size = made.size_bytes if made else 0
-    freed = f", {gib(size)} are free again" if made else ""
+    freed = f", which frees {gib(size)}" if made else ""
     show(args, {"removed": str(place.folder)}, f"{args.model} is removed{freed}")
     return 0
 

@@ -44,11 +44,11 @@ def _is_screen(out: Console) -> bool:
 VERB = Verb(
     name="top",
     help="show engine, requests and cards live",
-    description="Show state, speed, requests, cards and their processes, and the daemon's events on"
-    " one live screen. Keys: m chooses the mode, l shows the engine's output, i incidents, r"
-    f" requests, ? help, q quits. Needs {screen.MIN_WIDTH}x{screen.MIN_HEIGHT} characters. If"
-    " output or input is not a terminal, or TERM is dumb, prints one screen as text; exit status 3"
-    " if not serving. Inside a container, processes of others have no name.",
+    description="Show state, speed, requests, cards and their processes, and the daemon's events "
+    "on one live screen. Keys: m chooses the mode, l shows the engine's output, i incidents, r "
+    f"requests, ? help, q quits. Needs {screen.MIN_WIDTH}x{screen.MIN_HEIGHT} characters. If "
+    "output or input is not a terminal, or TERM is dumb, prints one screen as text; exit status "
+    "3 if not serving. Inside a container, processes outside it have no name.",
     epilog="example: caovanctl top",
     run=run,
 )

@@ -25,11 +25,11 @@ HELP = (
     "?    this page",
     "q    quit; engine and daemon keep running",
     "",
-    "The daemon is polled once a second, and scrapes the engine every 5 s. Drawn over",
-    "time are the last 5 minutes, the latest reading on the right, blank is 0 or not known.",
-    "Without colours the parts of a card's memory are letters, named below the cards.",
+    "The daemon is polled once a second and scrapes the engine every 5 s. Charts",
+    "cover the last 5 minutes, latest reading on the right; blank is 0 or unknown.",
+    "Without colours, the parts of a card's memory are letters, explained below it.",
     "",
-    "One screen as text: caovanctl top | cat",
+    "Print one screen as text: caovanctl top | cat",
 )
 WITHOUT_LIMIT = 1000  # lines: one-off output outside a screen may be longer
 MAX_EVENTS = 10  # events in that output
@@ -136,7 +136,7 @@ def _header(view: View) -> Text:
 def _why(view: View) -> list[Text]:
     return [
         status_lines.row("why", view.lost),
-        status_lines.row("next", "asked again every second"),
+        status_lines.row("next", "retrying every second"),
     ]
 
 

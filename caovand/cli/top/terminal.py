@@ -29,8 +29,9 @@ SEQUENCE = re.compile(r"\x1b(?:\[[0-9;]*[@-~]|O.)")
 
 @dataclass(frozen=True)
 class Input:
-    """The events that woke the loop: typed `keys`, and whether a signal asks it to end or to
-    stop."""
+    """The events that woke the loop: typed `keys`, and whether a signal requests it to exit or to
+    suspend.
+    """
 
     keys: str = ""
     ended_by: signal.Signals | None = None

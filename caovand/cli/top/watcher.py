@@ -64,11 +64,7 @@ class Watcher:
         except (CommandError, WireError) as problem:
             self._set_note(problem.message)
         else:
-            by = (
-                f"; the MTP depth is decided by {answer['overruled']}"
-                if answer["overruled"]
-                else ""
-            )
+            by = f"; {answer['overruled']} decides the MTP depth" if answer["overruled"] else ""
             self._set_note(f"mode {answer['mode']}{by}")
 
     def _set_note(self, text: str) -> None:
@@ -80,7 +76,7 @@ class Watcher:
             self._note = ""
         pid = now["daemon"]["pid"]
         if self._status and pid != self._status["daemon"]["pid"]:
-            text = f"caovand was started again: pid {pid}, before {self._status['daemon']['pid']}"
+            text = f"caovand was restarted: pid {pid}, previously {self._status['daemon']['pid']}"
             self._seq = 0
             self._event_lines += (EventLine(_moment(time.time()), "daemon", text),)
         self._status, self._lost_at = now, None
@@ -122,7 +118,7 @@ class Watcher:
         """The engine's latest lines; a reply holds as many as fit, oldest first."""
         answer = self._ask_quietly("logs", lines=LOG_LINES)
         if answer is not None and not answer["lines"]:
-            yield "the engine has printed nothing yet"
+            yield "the engine has not printed anything yet"
         end = answer["end"] if answer else 0
         while answer:
             yield from answer["lines"]

@@ -13,9 +13,10 @@ from typing import Any
 
 MAX_BYTES = 160 << 20
 MAX_VALUES = 6_000_000
-"""Enough for 600,000 tensors with their index, which take some 250 bytes and 10 values each.
+"""Enough for 600,000 tensors with their index, which need some 250 bytes and 10 values each.
 Qwen3.5-397B in GPTQ has 370,000 (91 MiB, of which 42 are an indented index), and Kimi K2 has
-140,000. A GGUF vocabulary takes 20 MiB."""
+140,000. A GGUF vocabulary needs 20 MiB.
+"""
 MAX_PARTS = 1000
 MAX_DEPTH = 64
 MAX_CPU_S = 60.0
@@ -47,7 +48,7 @@ class Budget:
         """Count one more file; raises TooLarge."""
         self.parts_left -= 1
         if self.parts_left < 0:
-            raise TooLarge(f"it is one of more than {MAX_PARTS} files")
+            raise TooLarge(f"the model has more than {MAX_PARTS} files")
         self.spend()
 
     def spend(self, *, size_bytes: int = 0, values: int = 0) -> None:
@@ -102,8 +103,8 @@ def _check_depth(content: Any) -> None:
 
 
 def _excess(limit: str) -> TooLarge:
-    return TooLarge(f"it exceeds the {limit} that all headers and tables of a model may take")
+    return TooLarge(f"it exceeds the limit for all headers and tables of a model, {limit}")
 
 
 def _too_deep() -> TooLarge:
-    return TooLarge(f"it is nested more than {MAX_DEPTH} levels deep")
+    return TooLarge(f"its nesting is more than {MAX_DEPTH} levels deep")

@@ -211,7 +211,7 @@ def _listed_layer_types(names: Any, count: int) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadConfig(f"its list of layer types is {reprlib.repr(names)}, not a list of names")
     if len(names) > MAX_LAYERS:
-        raise BadConfig(f"it lists {len(names)} layers, more than {MAX_LAYERS}")
+        raise BadConfig(f"its list of layer types has {len(names)} entries, more than {MAX_LAYERS}")
     if len(names) < count:
         raise BadConfig(f"it has {count} layers but lists the types of {len(names)}")
     return tuple(LAYER_NAMES.get(str(name), str(name)) for name in names[: count or len(names)])
@@ -239,11 +239,11 @@ def _notes(text: Mapping[str, Any], layers: tuple[str, ...]) -> list[Problem]:
     notes: list[Problem] = []
     if absent:
         fact = f"config.json lacks {', '.join(absent)}: the engine uses defaults and the forecast"
-        notes.append(Problem("", f"{fact} is off", "write them into config.json"))
+        notes.append(Problem("", f"{fact} is wrong", "write them into config.json"))
     if unknown:
         fact = f"config.json has layers of an unknown type ({reprlib.repr(unknown[0])})"
-        remedy = "compare it with the engine's report after a start"
-        notes.append(Problem("", f"{fact}: the forecast has no cache for them", remedy))
+        remedy = "compare the forecast with the engine's report after a start"
+        notes.append(Problem("", f"{fact}: the forecast counts no cache for them", remedy))
     return notes
 
 

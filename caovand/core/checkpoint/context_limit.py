@@ -47,5 +47,5 @@ def context_limit(
         if scaling == "yarn":
             limit = first_count(part, "original_max_position_embeddings") or limit
     if not 1 <= limit * stretch <= MAX_VALUE:
-        raise BadConfig(f"its context of {limit:.0f} positions is scaled by {stretch:g}")
+        raise BadConfig(f"its context, {limit:.0f} positions, is scaled by {stretch:g}")
     return int(limit * stretch)

@@ -22,7 +22,7 @@ MAX_TENSORS = 200_000
 MAX_ENTRIES = 4_000_000  # per array
 MAX_NAME = 65_535
 MAX_TENSOR = 255
-MAX_TEXT = 8 << 20  # bytes of one text: chat templates are long
+MAX_TEXT = 8 << 20  # bytes of one string: chat templates are long
 MAX_KEPT = 4096  # entries of a numeric array: few have more than one per layer
 MAX_DIMENSIONS = 4
 ALIGNMENT = "general.alignment"
@@ -86,11 +86,13 @@ def parse(read: Callable[[int], bytes], size: int, budget: Budget) -> GgufFile:
         raise BadGguf(f"it has {size} bytes, fewer than any GGUF file")
     magic = source.take(4)
     if magic != b"GGUF":
-        raise BadGguf(POINTER if magic == b"vers" else "it does not begin as a GGUF file must")
+        raise BadGguf(
+            POINTER if magic == b"vers" else "it does not start with the GGUF magic number"
+        )
     version = source.number(4)
     if version not in (2, 3):
         swapped = version & 0xFFFF == 0 and version != 0
-        what = "it is big-endian" if swapped else f"it has version {version} of the format"
+        what = "it is big-endian" if swapped else f"its format is version {version}"
         raise BadGguf(f"{what}; caovan reads versions 2 and 3, little-endian")
     tensors, keys = source.number(10), source.number(10)
     if keys > MAX_KEYS or tensors > MAX_TENSORS:
@@ -99,7 +101,7 @@ def parse(read: Callable[[int], bytes], size: int, budget: Budget) -> GgufFile:
     for _ in range(keys):
         key = source.text(MAX_NAME)
         if key in values:
-            raise BadGguf(f"its header has {_quote(key)} twice")
+            raise BadGguf(f"its header sets {_quote(key)} twice")
         values[key] = source.value(source.number(4))
     return GgufFile(version, values, _tensors(source, tensors, values), size)
 
@@ -114,7 +116,7 @@ def _tensors(source: _Source, count: int, values: Mapping[str, Any]) -> tuple[Gg
     for _ in range(count):
         name = source.text(MAX_TENSOR)
         if name in tensors:
-            raise BadGguf(f"its header has tensor {_quote(name)} twice")
+            raise BadGguf(f"its header lists tensor {_quote(name)} twice")
         dimensions = source.number(4)
         if dimensions > MAX_DIMENSIONS:
             raise BadGguf(f"tensor {_quote(name)} has {dimensions} dimensions")
@@ -154,7 +156,7 @@ def _pad(size: int, alignment: int) -> int:
 
 def _tensor(name: str, shape: tuple[int, ...], kind: int) -> GgufTensor:
     if kind not in TYPES:
-        raise BadGguf(f"tensor {_quote(name)} has the unknown type {kind}")
+        raise BadGguf(f"tensor {_quote(name)} has unknown type {kind}")
     dtype, block, block_size = TYPES[kind]
     elements = prod(shape)
     row = shape[0] if shape else 1
@@ -182,7 +184,7 @@ class _Source:
         return self._before + self._place
 
     def take(self, count: int) -> bytes:
-        """Return the next bytes; raises BadHeader if the file or the budget ends first."""
+        """Return the next bytes; raises BadHeader if the file ends or the budget runs out first."""
         if len(self._buffer) - self._place < count:
             self._fill(count)
         self._place += count
@@ -213,7 +215,7 @@ class _Source:
         """Read a text of at most `max_bytes` bytes."""
         length = self.number(10)
         if length > max_bytes:
-            raise BadGguf(f"its header has a text of {length} bytes where {max_bytes} are expected")
+            raise BadGguf(f"its header has a string of {length} bytes, more than {max_bytes}")
         self.budget.spend(values=1 + length // TEXT_BYTES)
         return self.take(length).decode("utf-8", "replace")
 
@@ -224,7 +226,7 @@ class _Source:
         if kind == _ARRAY:
             return self._array()
         if kind not in _FORMATS:
-            raise BadGguf(f"its header has a value of the unknown type {kind}")
+            raise BadGguf(f"its header has a value of unknown type {kind}")
         return struct.unpack("<" + _FORMATS[kind], self.take(_SIZES[kind]))[0]
 
     def _array(self) -> tuple[Any, ...] | ArrayLength:
@@ -237,7 +239,7 @@ class _Source:
                 self._skip(self.number(10))
             return ArrayLength(count)
         if kind not in _FORMATS:
-            raise BadGguf(f"its header has an array of the type {kind}")
+            raise BadGguf(f"its header has an array of type {kind}")
         if count > MAX_KEPT:
             self._skip(count * _SIZES[kind])
             return ArrayLength(count)

@@ -97,7 +97,7 @@ def describe(files: Sequence[tuple[str, GgufFile]], path: str) -> ModelCard:
     if not isinstance(architecture, str) or not architecture.isprintable():
         raise BadConfig("its header names no architecture")
     if architecture in NO_TEXT or values.get("general.type") == "mmproj":
-        raise BadConfig(f"it is not a language model but a {architecture} part of one")
+        raise BadConfig(f"it is not a language model but a {architecture} component of one")
     keys = _Keys(values, architecture)
     every = keys.number("block_count")
     if not 1 <= every <= MAX_LAYERS:
@@ -156,8 +156,8 @@ def _task(keys: _Keys) -> ModelTask:
 def _notes(architecture: str) -> tuple[Problem, ...]:
     if architecture not in INDEXED:
         return ()
-    fact = f"{architecture} keeps an index of its cache, which the memory forecast leaves out"
-    return (Problem("", fact, "if it does not fit, set a shorter [model] max_model_len"),)
+    fact = f"{architecture} keeps an index of its cache, which the memory forecast omits"
+    return (Problem("", fact, "if the model does not fit, set a shorter [model] max_model_len"),)
 
 
 def _kind(layer: GgufLayer) -> str:
@@ -309,7 +309,8 @@ def _sum_outside_layers(tensors: Sequence[GgufTensor], every: int) -> dict[str, 
 
 def _vision_graph(keys: _Keys) -> int:
     """Bytes of the largest step of an image encoder whose attention computes all scores at once, in
-    float32: with those of every pair of patches Ollama's graph of Gemma 3 took 1.19 GiB."""
+    float32: with a score for every pair of patches, Ollama's graph of Gemma 3 needed 1.19 GiB.
+    """
     patch = keys.number("vision.patch_size")
     if keys.architecture not in QUADRATIC or not patch:
         return 0

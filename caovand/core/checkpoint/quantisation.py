@@ -36,7 +36,7 @@ WHOLE_LAYER = re.compile(r"\blayers\.(\d{1,4})\.?$")
 MAX_LAYERS = 10_000
 FLOATS = ("BF16", "F16", "F32")
 QUANTISED = ("proj.weight", "qweight", "weight_packed", "weight_scale", "weight_scale_inv")
-"""Ends of the names of weights, and of what only quantised weights have."""
+"""Suffixes of the names of weights, and of tensors that only quantised weights have."""
 LEFT_OUT = "-:"
 """Prefix of keys in GPTQ's `dynamic` that name unquantised modules; others change how modules are
 stored."""
@@ -142,8 +142,9 @@ def _names_first_layers(config: Mapping[str, Any], count: int) -> bool:
 
 
 def kept_as_floats(tensors: Iterable[tuple[str, str, int]]) -> frozenset[str]:
-    """The PARTS of which a quantised checkpoint has floats alone, from (name, type, bytes) of every
-    tensor."""
+    """The PARTS that a quantised checkpoint stores only as floats, from (name, type, bytes) of
+    every tensor.
+    """
     floats, others = set[str](), set[str]()
     kinds = {
         (name.encode(errors="surrogatepass").translate(None, DIGITS), dtype)
@@ -195,8 +196,9 @@ def read_packed(config: Mapping[str, Any]) -> Packed | None:
 
 
 def keeps_fp8_cache(config: Mapping[str, Any]) -> bool:
-    """Whether the cache is stored in fp8 by scales of the checkpoint, as ModelOpt and
-    compressed-tensors declare it."""
+    """Whether the cache is stored in fp8 with the checkpoint's scales, as ModelOpt and
+    compressed-tensors declare it.
+    """
     method = _method(config) if config else ""
     if not method.startswith(("modelopt", "compressed-tensors")):
         return False

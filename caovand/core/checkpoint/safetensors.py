@@ -67,7 +67,7 @@ def _table(text: bytes, budget: Budget) -> dict[str, Any]:
     except BadHeader:
         raise BadShard("its header is not JSON") from None
     if not isinstance(header, dict):
-        raise BadShard("its header is not a table of tensors")
+        raise BadShard("its header is not a JSON object of tensors")
     header.pop("__metadata__", None)
     return header
 

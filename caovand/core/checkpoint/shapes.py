@@ -63,7 +63,7 @@ def weights_by_shape(
 def _weights_of_part(
     part: ModelPart, sharding: Sharding, sizes: list[int], bits: float | None
 ) -> Weights:
-    """Weights of this many parameters per layer, in the activation dtype or quantised to `bits`."""
+    """Weights of so many parameters per layer, in the activation dtype or quantised to `bits`."""
     layers, count = tuple(sizes) if part in LAYERED else (), sum(sizes)
     if bits is None:
         return Weights(part, sharding, "BF16", count * BYTES, layers)

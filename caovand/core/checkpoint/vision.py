@@ -22,7 +22,7 @@ TILES = 12
 
 
 def has_tower(config: Mapping[str, Any]) -> bool:
-    """Whether the model has a tower for images or sound."""
+    """Whether the model has an image or audio tower."""
     return any(config.get(name) for name in TOWER_CONFIG_KEYS)
 
 
@@ -54,7 +54,7 @@ def vision_tower(
     asked = first_count(read, MAX_PIXELS) or first_count(table_value(read, "size"), "longest_edge")
     image = max((asked or usual) // token, 1)
     values = COLOURS * frames * patch**2
-    pixels = 0 if family in GLM else token  # GLM's processor knows no max_pixels
+    pixels = 0 if family in GLM else token  # GLM's processor has no max_pixels
     return VisionTower(family, hidden, inner, values, merged, image, image, pixels)
 
 

@@ -37,7 +37,7 @@ class Measurements:
     """Measurements between the head and a worker.
 
     `round_trip_s` is the time of a message and its reply, `offset_s` how far the worker's clock is
-    ahead of the head's. `link` says whether the nodes reach each other, None until probed.
+    ahead of the head's. `link` says whether the nodes can reach each other, None until probed.
     """
 
     round_trip_s: float
@@ -86,8 +86,8 @@ def compare(
     )
     equal = ", ".join(filter(None, shared))
     text = (
-        f"{worker.name} agrees with {head.name}: {equal}; {_ms(measured.round_trip_s)} there and"
-        f" back, {describe_link(head, worker, link, tcp_only)}"
+        f"{worker.name} agrees with {head.name}: {equal}; {_ms(measured.round_trip_s)} round "
+        f"trip, {describe_link(head, worker, link, tcp_only)}"
     )
     return (finding("PASS", text),)
 
@@ -95,7 +95,7 @@ def compare(
 def duplicate_names(name: str) -> CheckResult:
     """Report that two machines use the same name."""
     remedy = "set [cluster] name on one of them, and restart caovan there"
-    return finding("FAIL", f"two machines call themselves {name}", remedy)
+    return finding("FAIL", f"two machines are named {name}", remedy)
 
 
 def cannot_listen(problem: Problem) -> CheckResult:
@@ -119,18 +119,18 @@ def _cards(head: NodeFacts, worker: NodeFacts, all_reduces: bool) -> Iterator[Ch
     if len(worker.cards) < len(head.cards):
         yield finding(
             "FAIL",
-            f"{worker.name} offers {at_worker}, {head.name} {at_head}: each node runs as many"
-            " ranks",
+            f"{worker.name} offers {at_worker}, {head.name} {at_head}, but every node must run "
+            "the same number of ranks",
             f"name as many cards as {worker.name} offers in [engine] gpus",
             head,
         )
     elif at_head != at_worker:
-        dealt = "each stage has layers by the memory and speed of its cards"
-        where = "" if all_reduces else " where layers are to be summed over the nodes"
+        dealt = "each stage gets layers according to its cards' memory and speed"
+        where = "" if all_reduces else " where all-reduces cross the nodes"
         yield finding(
             "WARN",
-            f"cards differ: {both_values(head, at_head, worker, at_worker)};"
-            f" {'the smallest sets the share of all' if all_reduces else dealt}",
+            f"cards differ: {both_values(head, at_head, worker, at_worker)}; "
+            f"{'the smallest card limits the share of all' if all_reduces else dealt}",
             f"use equal cards{where}, for example by [engine] gpus",
         )
 
@@ -139,15 +139,15 @@ def _peer_access(head: NodeFacts, worker: NodeFacts, ranks: int) -> Iterator[Che
     """Find cards without peer access, which matters only to several ranks on one node."""
     if ranks == 1:
         return
-    where = "" if ranks else "with several ranks a node "
+    where = "" if ranks else "with several ranks per node "
     for node, other in ((head, worker), (worker, head)):
         if node.p2p is False and other.p2p:
             yield finding(
                 "WARN",
-                f"the cards of {other.name} reach each other's memory, those of {node.name} do not:"
-                f" {where}{node.name} sets the pace of all",
-                "check `nvidia-smi topo -p2p r`, the IOMMU (`iommu=pt`) and ACS of the PCIe"
-                " bridges; many consumer cards cannot",
+                f"the cards of {other.name} can access each other's memory, those of {node.name} "
+                f"cannot: {where}{node.name} slows down all nodes",
+                "check `nvidia-smi topo -p2p r`, the IOMMU (`iommu=pt`) and ACS of the PCIe "
+                "bridges; many consumer cards have no peer access",
                 node,
             )
 
@@ -161,20 +161,20 @@ def _network(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
         if is_loopback(node.address):
             yield finding(
                 "FAIL",
-                f"{node.name} would tell the others to reach it at {node.address}, which on each"
-                " of them is itself",
-                "set [cluster] head to an address of the network, since /etc/hosts may map a name"
-                " to loopback; or set [cluster] interface",
+                f"{node.name} would advertise {node.address}, a loopback address that the other "
+                "nodes cannot reach",
+                "set [cluster] head to a network address, because /etc/hosts can map a name to "
+                "loopback; or set [cluster] interface",
                 node,
             )
         elif is_loopback(node.listens_at):
             yield finding(
                 "FAIL",
-                f"the ranks of {node.name} would listen at {node.listens_at}, where the name of its"
-                " host leads: Gloo has no interface, since [engine] env takes it away or its name"
-                " is one letter",
-                f"remove GLOO_SOCKET_IFNAME from [engine] env, or have that name lead to"
-                f" {node.address} in /etc/hosts",
+                f"the ranks of {node.name} would listen at {node.listens_at}, to which its host "
+                "name resolves: Gloo has no interface, because [engine] env removes it or its "
+                "name is a single letter",
+                "remove GLOO_SOCKET_IFNAME from [engine] env, or map the host name to "
+                f"{node.address} in /etc/hosts",
                 node,
             )
         if node.mtu < ETHERNET_MTU:
@@ -182,8 +182,8 @@ def _network(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
                 "WARN",
                 f"the MTU of {node.interface} on {node.name} is {node.mtu}, less than Ethernet's:"
                 " tunnels are slow",
-                "set [cluster] interface to the one of a direct link, there as on the other nodes,"
-                " and restart caovan",
+                "set [cluster] interface to that of a direct link on every node, and restart "
+                "caovan",
                 node,
             )
     if head.mtu != worker.mtu:
@@ -191,10 +191,10 @@ def _network(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
         smaller, larger = (head, worker) if head.mtu < worker.mtu else (worker, head)
         yield finding(
             "WARN",
-            f"MTU differs: {both_values(head, str(head.mtu), worker, str(worker.mtu))}; the smaller"
-            " one counts",
-            f"sudo ip link set {quote(smaller.interface)} mtu {larger.mtu}, if every switch between"
-            " them passes such packets",
+            f"MTU differs: {both_values(head, str(head.mtu), worker, str(worker.mtu))}; the "
+            "smaller one applies",
+            f"sudo ip link set {quote(smaller.interface)} mtu {larger.mtu}, if every switch "
+            "between them forwards such packets",
             smaller,
         )
 
@@ -216,8 +216,8 @@ def _clock(head: NodeFacts, worker: NodeFacts, offset_s: float) -> Iterator[Chec
         side = "ahead of" if offset_s > 0 else "behind"
         yield finding(
             "WARN",
-            f"the clock of {worker.name} is {abs(offset_s):.1f} s {side} that of {head.name}: their"
-            " logs do not fit together",
+            f"the clock of {worker.name} is {abs(offset_s):.1f} s {side} that of {head.name}: "
+            "their logs cannot be compared",
             "sudo timedatectl set-ntp true",
             worker,
         )
@@ -227,9 +227,9 @@ def _distance(head: NodeFacts, worker: NodeFacts, round_trip_s: float) -> Iterat
     if round_trip_s > LONG_TRIP_S:
         yield finding(
             "WARN",
-            f"from {head.name} to {worker.name} and back takes {_ms(round_trip_s)}: every layer"
-            " waits for it",
-            "connect them directly or by one switch",
+            f"the round trip from {head.name} to {worker.name} takes {_ms(round_trip_s)}, and "
+            "every layer waits for it",
+            "connect them directly or through one switch",
         )
 
 

@@ -45,7 +45,7 @@ class NodeEvidence:
     """A node's evidence of the start `start`, gathered `at` (its own wall-clock time, for people).
 
     `finding` is the failure on that node; None if its rank ended because of another node. `lacks`
-    says what could not be gathered and why.
+    says what could not be gathered, and why.
     """
 
     start: str

@@ -16,10 +16,10 @@ from caovand.core.problem import ProblemError
 SECRET_BYTES = 32
 FORMAT = "caovan-cluster-1"
 NOTES = (
-    "# The key of a caovan cluster, the same on all of its nodes. Whoever has it can join.",
-    "# Copy this file to the other nodes as it is; `caovanctl cluster init` made it.",
+    "# The key of a caovan cluster, the same on all nodes. Whoever has this key can join.",
+    "# Copy this file unchanged to the other nodes; `caovanctl cluster init` created it.",
 )
-COPY = "copy the file from the head again, as it is"
+COPY = "copy the file from the head again, unchanged"
 Side = Literal["head", "worker"]
 
 
@@ -64,17 +64,17 @@ def parse(text: str, source: str = "") -> ClusterKey:
     lines = [line.strip() for line in text.split("\n")]
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
-        raise refuse("the file has no key in it")
+        raise refuse("the file contains no key")
     if len(keys) > 1:
         raise refuse(f"the file has {len(keys)} lines where one key is expected")
     name, _, digits = keys[0].partition(" ")
     if name != FORMAT:
         if re.fullmatch(r"caovan-cluster-[0-9]{1,3}", name):
             newer = "run the same release of caovan on every node"
-            raise refuse(f"it is of the format {name}, and this caovan reads {FORMAT}", newer)
+            raise refuse(f"its format is {name}, but this caovan reads {FORMAT}", newer)
         raise refuse(f'its line does not begin with "{FORMAT} "')
     if len(digits) != 2 * SECRET_BYTES:
-        count = f"it has {len(digits)} characters of {2 * SECRET_BYTES}"
+        count = f"it has {len(digits)} of {2 * SECRET_BYTES} characters"
         raise refuse(f"{count}: the file was truncated or changed")
     if not re.fullmatch(r"[0-9a-f]+", digits):
         raise refuse("it has characters other than 0-9 and a-f: the file was changed")

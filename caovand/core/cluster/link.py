@@ -1,9 +1,9 @@
-"""Whether the ranks of the head and of a worker reach each other's ports.
+"""Whether the ranks of the head and of a worker can reach each other's ports.
 
 Ranks rendezvous at a port of the head; then each listens on free ports of its node's own address,
 which need not be on the network where they meet. Before a start the head opens both kinds of port
-and sends its workers a *probe*: each opens a port of its own address, connects to those of the
-head, and reports. Then the head connects to the worker's port.
+and sends its workers a *probe*: each opens a port on its own address, connects to the head's ports,
+and reports. Then the head connects to the worker's port.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ class LinkState:
 
     @property
     def works(self) -> bool:
-        """Whether both nodes reach each other."""
+        """Whether both nodes can reach each other."""
         return not self.failures
 
 
 def handshake_words(token: str) -> tuple[bytes, bytes]:
     """The connecting side's challenge and the listener's reply, both derived from the token.
 
-    Others on the network may read them; they are valid for one probe only.
+    Others on the network can read them; they are valid for one probe only.
     """
     asks, answers = (
         hashlib.blake2b(f"{token} {side}".encode(), digest_size=32).hexdigest().encode()

@@ -18,8 +18,8 @@ MBIT = 125_000  # bytes
 GOODPUT = 0.94
 """Share of a link's speed left after Ethernet, IP and TCP headers."""
 _LISTENING = {
-    "Address already in use": "end what has the port, which `sudo ss -ltnp sport = :{port}`"
-    " names; or set another port in [cluster] head on every node",
+    "Address already in use": "stop the process that uses the port (`sudo ss -ltnp sport = "
+    ":{port}` names it), or set another port in [cluster] head on every node",
     "Permission denied": "set a port above 1023 in [cluster] head on every node",
 }
 """The fix for a rendezvous port that cannot be opened, by the kernel's message."""
@@ -57,9 +57,9 @@ def _failed_trials(head: NodeFacts, worker: NodeFacts, link: LinkState) -> Itera
 def _lost_data(sender: NodeFacts, receiver: NodeFacts) -> CheckResult:
     return finding(
         "FAIL",
-        f"{receiver.name} gets no data from {sender.name}, though they connect: packets of"
-        f" {sender.mtu} bytes, the MTU of {sender.interface}, seem to be lost on the way",
-        f"sudo ip link set {sender.interface} mtu 1500, or less over a tunnel",
+        f"{receiver.name} receives no data from {sender.name} over an open connection: packets "
+        f"of {sender.mtu} bytes, the MTU of {sender.interface}, seem to be dropped on the way",
+        f"sudo ip link set {sender.interface} mtu 1500, or lower over a tunnel",
         sender,
     )
 
@@ -68,7 +68,7 @@ def describe_link(
     head: NodeFacts, worker: NodeFacts, link: LinkState | None, tcp_only: bool
 ) -> str:
     """Describe a working link in one line."""
-    parts = ["its ports are open both ways" if link else "its ports are not checked yet"]
+    parts = ["its ports are open both ways" if link else "its ports have not been checked yet"]
     if bytes_s := slowest_bytes_s((head, worker)):
         parts.append(f"{rate(bytes_s / GOODPUT)} by its interfaces")
     if devices := rdma_devices(head, worker, tcp_only):
@@ -102,8 +102,10 @@ def _cannot_open_rendezvous(
 def _cannot_listen(node: NodeFacts, reason: str) -> CheckResult:
     return finding(
         "FAIL",
-        f"{node.name} cannot listen at its own address {node.address}, as ranks will: {reason}",
-        f"see that {node.interface} is up and has it: `ip address show {node.interface}`",
+        f"{node.name} cannot listen at its own address {node.address}, which its ranks need: "
+        f"{reason}",
+        f"check that {node.interface} is up and has this address: `ip address show "
+        f"{node.interface}`",
         node,
     )
 
@@ -111,7 +113,7 @@ def _cannot_listen(node: NodeFacts, reason: str) -> CheckResult:
 def _no_report(head: NodeFacts, worker: NodeFacts, link: LinkState, reason: str) -> CheckResult:
     return finding(
         "FAIL",
-        f"nothing is known of the link to {worker.name}: {reason}",
+        f"the link to {worker.name} has not been measured: {reason}",
         f"{LOGGED}; sudo systemctl restart caovan",
         worker,
     )
@@ -125,9 +127,9 @@ def _rendezvous_unreachable(
     if joined and joined != link.bound:
         return finding(
             "FAIL",
-            f"{text}, where ranks meet: {reason}. It joined at {joined}: {head.name} has"
-            " two addresses, or is behind NAT as a container with a network of its own",
-            f"set [cluster] head to an address that every worker reaches; {HOST_NETWORK}",
+            f"{text}, where ranks meet: {reason}. It joined at {joined}: {head.name} has two "
+            "addresses, or is behind NAT, like a container with its own network",
+            f"set [cluster] head to an address that every worker can reach; {HOST_NETWORK}",
             head,
         )
     text = f"{text}, where ranks meet: {reason}{_firewall_note(head)}"
@@ -151,8 +153,8 @@ def _worker_unreachable(
     if seen and seen != own:
         return finding(
             "FAIL",
-            f"{_cannot_connect(head, worker)}: {reason}. Its own connections come from"
-            f" {seen}: {worker.name} is behind NAT, as a container with a network of its own",
+            f"{_cannot_connect(head, worker)}: {reason}. Its own connections come from {seen}: "
+            f"{worker.name} is behind NAT, like a container with its own network",
             HOST_NETWORK,
             worker,
         )
@@ -168,10 +170,10 @@ def _reachable_elsewhere(
     interface = receiver.interface
     return finding(
         "FAIL",
-        f"{_cannot_connect(sender, receiver)} of {interface}, {FREE_PORTS}: {reason}"
-        f"{_firewall_note(receiver)}; at {known} they reach each other",
-        f"remove [cluster] interface, or name that of {known}, and restart caovan; or, where"
-        f" {interface} does join them: {_firewall_command(receiver, sender.address)}",
+        f"{_cannot_connect(sender, receiver)} of {interface}, {FREE_PORTS}: "
+        f"{reason}{_firewall_note(receiver)}; over {known} they can connect",
+        f"remove [cluster] interface, or set the interface of {known}, and restart caovan; or, "
+        f"if {interface} does connect them: {_firewall_command(receiver, sender.address)}",
         receiver,
     )
 
@@ -198,7 +200,7 @@ def _cannot_connect(sender: NodeFacts, receiver: NodeFacts) -> str:
 
 
 def _firewall_note(node: NodeFacts) -> str:
-    return f"; {node.firewall} is on there" if node.firewall else ""
+    return f"; {node.firewall} is active there" if node.firewall else ""
 
 
 def _firewall_command(node: NodeFacts, *peers: str) -> str:
@@ -211,11 +213,11 @@ def _firewall_command(node: NodeFacts, *peers: str) -> str:
         "ufw": " && ".join(f"sudo ufw allow from {peer}" for peer in peers),
         "firewalld": f"sudo firewall-cmd --permanent --zone=trusted {sources} && sudo firewall-cmd"
         " --reload",
-        "nftables": f"add {rules} to the chain of input in /etc/nftables.conf, then: sudo systemctl"
-        " reload nftables",
+        "nftables": f"add {rules} to the input chain in /etc/nftables.conf, then: sudo systemctl "
+        "reload nftables",
     }
-    unknown = f"let its firewall, and any on the way, accept all TCP from {' and '.join(peers)}"
-    return known.get(node.firewall, f"{unknown}: `sudo nft list ruleset` shows the rules there")
+    unknown = f"allow all TCP from {' and '.join(peers)} in its firewall and in any on the way"
+    return known.get(node.firewall, f"{unknown}: `sudo nft list ruleset` lists the rules there")
 
 
 def _slow_interfaces(

@@ -40,7 +40,7 @@ MAX_BYTES = 256 * 1024
 EACH_S = 1.0
 """Interval of messages; a change is sent at once."""
 LOST_S = 20.0
-"""Silence after which the other side counts as lost: a cut of ten seconds ends no engine."""
+"""Silence after which the other side counts as lost: an outage of ten seconds stops no engine."""
 MAX_GPUS = 1024  # far more than a machine has
 MAX_RANKS = MAX_SIZES = 64
 MAX_TEXT, MAX_NAME = 2048, 64  # maximum characters of a text, and of a name that is only displayed
@@ -152,7 +152,7 @@ def load(frame: bytes, reader: PartReader[T]) -> T:
     except (ValueError, RecursionError):
         raise BadDocument("", "is not JSON") from None
     if not isinstance(document, dict) or document.pop("v", None) != VERSION:
-        raise BadDocument("", f"is not of version {VERSION}: nodes must have the same caovan")
+        raise BadDocument("", f"does not have version {VERSION}: nodes must run the same caovan")
     return reader(document, "")
 
 

@@ -20,8 +20,8 @@ def model_checks(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
     if not at_head and not at_worker:
         yield finding(
             "WARN",
-            f"neither {head.name} nor {worker.name} has files of the model: each would download its"
-            " own",
+            f"neither {head.name} nor {worker.name} has the model: each would download its own "
+            "copy",
             "download it on both: sudo caovanctl model pull OWNER/NAME",
         )
         return

@@ -47,10 +47,10 @@ def rdma_checks(head: NodeFacts, worker: NodeFacts, tcp_only: bool) -> Iterator[
         lacking = next((node for node in (head, worker) if not node.rdma), None)
         yield finding(
             "WARN",
-            f"{head.name} has {_listed(head.rdma)}, {worker.name} {_listed(worker.rdma)}: NCCL goes"
-            " over TCP",
+            f"{head.name} has {_listed(head.rdma)}, {worker.name} {_listed(worker.rdma)}: "
+            "NCCL uses TCP",
             "check `ibstat`, /dev/infiniband and the package libibverbs1" if lacking else
-            "connect all nodes by the same one",
+            "connect all nodes with the same one",
             lacking,
         )  # fmt: skip
     if obstacle or tcp_only:
@@ -59,8 +59,8 @@ def rdma_checks(head: NodeFacts, worker: NodeFacts, tcp_only: bool) -> Iterator[
         if node.rdma and node.memlock_mib is not None and node.memlock_mib < NCCL_MIB:
             yield finding(
                 "WARN",
-                f"a process on {node.name} may lock {node.memlock_mib} MiB of memory: too little"
-                f" for NCCL's buffers on {_listed(node.rdma)}, and a start may fail",
+                f"a process on {node.name} can lock only {node.memlock_mib} MiB of memory, too "
+                f"little for NCCL's buffers on {_listed(node.rdma)}: a start can fail",
                 "LimitMEMLOCK=infinity in the unit that starts caovand (in a container: --ulimit"
                 " memlock=-1)",
                 node,

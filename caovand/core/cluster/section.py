@@ -15,7 +15,7 @@ from caovand.core.config.text import toml
 
 BEGIN = "# --- [cluster], by `caovanctl cluster`; `caovanctl cluster leave` undoes it ---"
 END = "# --- end of [cluster] ---"
-SAVED_TITLE = "# The section as it was:"
+SAVED_TITLE = "# The previous section:"
 SAVED_PREFIX = "#~"
 
 _MARKER = re.compile(rf"^({re.escape(BEGIN)}|{re.escape(END)})(?=\r?$)", re.M)

@@ -58,7 +58,7 @@ def _caovan(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
     yield finding(
         "FAIL",
         f"caovan differs: {both_values(head, head.caovan, worker, worker.caovan)}",
-        f"sudo apt install ./caovan*.deb, the packages of {newest}",
+        f"sudo apt install ./caovan*.deb, with the packages of {newest}",
         behind,
     )
 
@@ -106,8 +106,8 @@ def _kernels(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
     if head.nvcc and not worker.nvcc:
         yield finding(
             "WARN",
-            f"there is no nvcc on {worker.name}, and one on {head.name}: a start may fail at"
-            " the first of FlashInfer's kernels that is not built there",
+            f"{worker.name} has no nvcc, but {head.name} does: a start can fail at the first "
+            f"FlashInfer kernel that is not built on {worker.name}",
             _install(head, worker),
             worker,
         )
@@ -117,8 +117,8 @@ def _kernels(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
         if lacking := sorted(built - set(node.kernels)):
             yield finding(
                 "WARN",
-                f"FlashInfer's kernels are built on {other.name} and not on {node.name}"
-                f" ({', '.join(lacking)}): a start compiles them there, and all wait",
+                f"FlashInfer's kernels are built on {other.name} but not on {node.name} "
+                f"({', '.join(lacking)}): a start compiles them there while every node waits",
                 "sudo caovanctl engine build-kernels",
                 node,
             )

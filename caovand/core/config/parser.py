@@ -115,7 +115,7 @@ def _convert(value: Any, kind: Any, bounds: Mapping[str, Any]) -> Any:
     kind = next(option for option in options if option is not type(None))
     checked = _typed(value, kind, ' or "auto"' if optional else "", private=bounds["private"])
     if optional and isinstance(checked, str) and not checked.strip():
-        raise ValueError('must not be empty; leave the key out for "auto"')
+        raise ValueError('must not be empty; omit the key for "auto"')
     low, high, choices = bounds["low"], bounds["high"], bounds["choices"]
     if low is not None and not low <= checked <= high:
         raise ValueError(f"must be from {toml(float(low))} to {toml(float(high))}, is {value!r}")

@@ -63,7 +63,7 @@ def _pinned(config: Config) -> Iterable[str]:
 def _cards(config: Config) -> Iterable[str]:
     gpus = config.engine.gpus
     if gpus == ():
-        yield '[engine] gpus must not be empty; leave the key out for "auto"'
+        yield '[engine] gpus must not be empty; omit the key for "auto"'
     if gpus is not None and len(set(gpus)) != len(gpus):
         yield f"[engine] gpus names a card twice: {list(gpus)}"
     if any(index < 0 for index in gpus or ()):
@@ -92,19 +92,19 @@ def _page(config: Config) -> Iterable[str]:
 def _gateway(config: Config) -> Iterable[str]:
     for alias, name in config.gateway.aliases:
         if not alias.strip() or not name.strip():
-            yield "[gateway] aliases must not be empty, nor stand for an empty name"
+            yield "[gateway] aliases must not be empty, nor map to an empty name"
     known = dict(config.gateway.aliases)
     for alias, _ in config.gateway.alias_defaults:
         if alias not in known:
             hint = suggest(alias, known) or "; add it to `aliases`"
-            yield f"[gateway] alias_defaults: {toml(alias)} is no alias{hint}"
+            yield f"[gateway] alias_defaults: {toml(alias)} is not an alias{hint}"
     listen, port = config.gateway.listen, config.server.port
     if not addresses.is_endpoint(listen):
         return
     if addresses.split_address(listen)[1] == port:
-        yield f"[gateway] listen must leave {port}, [server] port, to the engine"
+        yield f"[gateway] listen must not use {port}, the engine's [server] port"
     if config.cluster.role == "worker":
-        yield "[gateway] listen is for the head: a worker answers no clients"
+        yield "[gateway] listen is for the head: a worker does not serve clients"
 
 
 def _head(config: Config) -> Iterable[str]:
@@ -119,23 +119,26 @@ def _head(config: Config) -> Iterable[str]:
     if not addresses.is_host(host):
         yield f"[cluster] head must be a host's name or address with a port, is {toml(head)}"
     elif port in (listens, listens + 1):
-        yield f"[cluster] head must leave {port}, [server] port, to clients, and so must the next"
+        yield (
+            f"[cluster] head must not use {port}, the [server] port of clients, and neither may "
+            "the port after it"
+        )
     elif listens == 65535:
-        yield "[cluster] head must leave the port after its own for vLLM: use one below 65535"
+        yield "[cluster] head must leave the next port free for vLLM: use a port below 65535"
 
 
 def _nodes(config: Config) -> Iterable[str]:
     fewest, nodes = config.cluster.min_nodes, config.cluster.nodes
     if config.cluster.role == "head" and fewest is not None and fewest > nodes:
-        yield f"[cluster] min_nodes must be at most nodes, which is {nodes}, is {fewest}"
+        yield f"[cluster] min_nodes must be at most nodes, {nodes}, is {fewest}"
 
 
 def _variables(config: Config) -> Iterable[str]:
     for name, _ in config.engine.env:
         if not VARIABLE.fullmatch(name):
             yield (
-                f"[engine] env: {without_value(name)} is not a valid name of a variable; use"
-                " letters, digits and _"
+                f"[engine] env: {without_value(name)} is not a valid variable name; use letters, "
+                "digits and _"
             )
 
 
@@ -147,7 +150,7 @@ def _host(config: Config) -> Iterable[str]:
             f" {toml(with_port[1])} and port = {with_port[2]}"
         )
     elif not addresses.is_host(host):
-        everywhere = "" if host.strip() else '; "0.0.0.0" is every address'
+        everywhere = "" if host.strip() else '; "0.0.0.0" means every address'
         yield (
             '[server] host must be an address or a name, such as "127.0.0.1" or "::1", is'
             f" {toml(host)}{everywhere}"

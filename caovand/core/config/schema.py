@@ -36,10 +36,12 @@ class ModelSection:
 
     path: str = key(
         "",
-        "Folder of the model, or its name on the hub or in Ollama.",
+        "Model folder, or the model's name on the hub or in Ollama.",
         example='"/srv/models/Qwen3.6-27B-AWQ"',
     )
-    served_name: str | None = key(None, 'Name clients ask for; "auto" is the last part of `path`.')
+    served_name: str | None = key(
+        None, 'Model name that clients request; "auto" is the last part of `path`.'
+    )
     revision: str = key("", "Branch, tag or commit of a hub model; empty is its default branch.")
     max_model_len: int | None = key(
         None,
@@ -50,8 +52,8 @@ class ModelSection:
     chat_template: str = key("", "Chat template file; empty is the model's own.")
     drafter: str = key(
         "",
-        "Folder of a DFlash drafter made for this model (vLLM on cards); empty drafts with the"
-        " model's MTP head, if it has one.",
+        "Folder of a DFlash drafter for this model (vLLM on cards); if empty, the model's MTP "
+        "head drafts, if it has one.",
     )
     text_only: bool | None = key(None, "Do not load the vision tower of a multimodal model.")
     trust_remote_code: bool = key(False, "Run the Python code in the model's folder.")
@@ -65,8 +67,8 @@ class ServerSection:
     port: int = key(8000, "TCP port the engine listens on.", low=1, high=65535)
     api_key_file: str = key(
         "",
-        "File with the API key clients must send, closed to other users (mode 640); empty asks for"
-        " none.",
+        "File with the API key that clients must send, closed to other users (mode 640); empty "
+        "requires none.",
         private=True,
     )
     tool_call_parser: str | None = key(
@@ -81,15 +83,15 @@ class PolicySection:
 
     mode: Mode = key(
         "auto",
-        "auto: MTP 3 on 1 or 2 GPUs, 4 on more, fewer or none where memory is worth more; stable:"
-        " MTP 3; fast: MTP 4.",
+        "auto: MTP 3 on 1 or 2 GPUs, 4 on more, less or none where memory matters more; stable: "
+        "MTP 3; fast: MTP 4.",
         choices=MODES,
         replans=False,  # another mode only resets the MTP rungs
     )
     workload: str = key(
         "chat",
-        "What plans are fast for: chat (prompts of 4,000 tokens, answers of 500, few users), long"
-        " (prompts of 100,000) or batch (many users).",
+        "Workload that plans are optimised for: chat (prompts of 4,000 tokens, answers of 500, "
+        "few users), long (prompts of 100,000) or batch (many users).",
         choices=("chat", "long", "batch"),
     )
     mtp: int | None = key(
@@ -105,8 +107,8 @@ class PolicySection:
     )
     tune_quiet_s: float = key(
         900.0,
-        "Seconds without a request before caovan restarts the engine for a better plan: the draft"
-        " tuner's, or the full one once others have freed memory.",
+        "Seconds without a request before caovan restarts the engine for a better plan: the "
+        "draft tuner's, or the full plan once other programs have freed memory.",
         low=5,
         high=86400,
         replans=False,
@@ -116,8 +118,8 @@ class PolicySection:
     )
     kv_cache_dtype: str | None = key(
         None,
-        "KV cache type: a value of vLLM's or SGLang's --kv-cache-dtype or llama.cpp's"
-        ' --cache-type-k. "fp8" is the one of 8 bits that the cards read.',
+        "KV cache type: a value of vLLM's or SGLang's --kv-cache-dtype or llama.cpp's "
+        '--cache-type-k. "fp8" selects the 8-bit format that the cards support.',
     )
     max_num_seqs: int | None = key(None, "Maximum concurrent sequences.", low=1, high=4096)
     max_num_batched_tokens: int | None = key(
@@ -137,8 +139,8 @@ class PolicySection:
     )
     lm_head: str | None = key(
         None,
-        "Weights of the lm_head: half (unchanged) or int8 (rounded while they are loaded, half the"
-        " memory and faster decode; vLLM on SM75 with caovan's kernels; logits move by about 1 %).",
+        "lm_head weights: half (unchanged) or int8 (rounded while loading, half the memory and "
+        "faster decode; vLLM on SM75 with caovan's kernels; logits change by about 1 %).",
         choices=("half", "int8"),
     )
     cuda_graphs: str | None = key(
@@ -149,12 +151,12 @@ class PolicySection:
     strict: bool = key(False, "Never degrade: fail instead of lowering a setting.")
     pinned: tuple[str, ...] = key(
         (),
-        "Keys of [model] and [policy] that must not be lowered; max_model_len is then started"
-        " whatever the forecast says.",
+        "Keys of [model] and [policy] that the ladder must not lower; a pinned max_model_len is "
+        "started regardless of the forecast.",
         example='["mtp"]',
     )
     ladder: tuple[str, ...] | None = key(
-        None, 'Fallback rungs that may be used; "auto" is all of them.'
+        None, 'Rungs that the ladder may use; "auto" is all of them.'
     )
 
 
@@ -176,7 +178,7 @@ class EngineSection:
     plugin: bool = key(True, "Load the caovan kernels (they act on SM75 cards only).")
     extra_args: tuple[str, ...] = key(
         (),
-        "Flags of the engine's server, verbatim; they win over every setting. Ollama takes none.",
+        "Flags of the engine's server, verbatim; they override every setting. Ollama has none.",
         private=True,
     )
     env: StringPairs = key(
@@ -187,14 +189,14 @@ class EngineSection:
     )
     confine: bool = key(
         True,
-        "Keep the engine from caovan's files and processes, and let it write to its caches alone"
-        " (Landlock and seccomp). Takes effect when the engine starts.",
+        "Keep the engine away from caovan's files and processes, and let it write only to its "
+        "caches (Landlock and seccomp). Takes effect when the engine starts.",
         replans=False,
     )
     writable: tuple[str, ...] = key(
         (),
-        "Further folders and devices that a confined engine may write to. Takes effect when it"
-        " starts.",
+        "Further folders and devices that a confined engine may write to. Takes effect when the "
+        "engine starts.",
         example='["/srv/loras"]',
         replans=False,
     )
@@ -213,15 +215,15 @@ class WatchSection:
     )
     confirm_s: float = key(
         30.0,
-        "Minimum seconds for that test completion to come back and refute the hang.",
+        "Minimum seconds to wait for that test completion, which refutes the hang.",
         low=1,
         high=86400,
     )
     idle_probe_s: float = key(
         0.0,
-        "Seconds between test completions of an idle engine, whose answers are compared with that"
-        " of the first proof; 0 is never: a fault of an idle engine then shows only at the next"
-        " request.",
+        "Seconds between test completions of an idle engine, whose answers are compared with "
+        "the first proof's; 0 is never: a fault of an idle engine then shows only at the next "
+        "request.",
         low=0,
         high=86400,
     )
@@ -232,10 +234,10 @@ class WatchSection:
         high=86400,
     )
     stable_after_s: float = key(
-        600.0, "Seconds of serving after which failures are forgotten.", low=1, high=604800
+        600.0, "Seconds of serving after which failures no longer count.", low=1, high=604800
     )
     failures: int = key(
-        5, "Failures in a row of one unchanged plan before caovand gives up.", low=1, high=1000
+        5, "Consecutive failures of an unchanged plan before caovand gives up.", low=1, high=1000
     )
     recheck_s: float = key(
         15.0,

@@ -34,8 +34,8 @@ class PageSection:
     )
     token_file: str = key(
         "",
-        "File with the token readers must enter, of 16 characters or more and closed to other users"
-        " (mode 640); needed unless `listen` is a loopback address.",
+        "File with the token that readers must enter, at least 16 characters, closed to other "
+        "users (mode 640); required unless `listen` is a loopback address.",
         private=True,
     )
 
@@ -68,13 +68,14 @@ class GatewaySection:
     )
     hold_s: float = key(
         300.0,
-        "Seconds a request may wait for an engine; after that it is refused with 503.",
+        "Seconds that a request may wait for an engine; after that the gateway refuses it with "
+        "503.",
         low=1,
         high=3600,
     )
     drain_s: float = key(
         60.0,
-        "Seconds that answers in progress have to finish before a planned restart.",
+        "Seconds that answers in progress get to finish before a planned restart.",
         low=0,
         high=3600,
     )
@@ -83,21 +84,20 @@ class GatewaySection:
     )
     max_body_mib: int = key(
         64,
-        "Maximum MiB of one request's body; all waiting bodies may take eight times as much.",
+        "Maximum MiB of a request's body; all waiting bodies together may use eight times as much.",
         low=1,
         high=4096,
         once=True,
     )
     max_connections: int = key(
         ConnectionLimits.max_connections,
-        "Maximum connections; of more, those that have waited longest without a request are"
-        " closed.",
+        "Maximum connections; above it, those that have been idle longest are closed.",
         low=16,
         high=8000,
     )
     head_s: float = key(
         ConnectionLimits.head_s,
-        "Seconds until a request's header must be complete; after that its connection is closed.",
+        "Seconds within which a request's header must arrive; after that its connection is closed.",
         low=1,
         high=3600,
     )
@@ -116,7 +116,7 @@ class GatewaySection:
     )
     aliases: StringPairs = key(
         (),
-        "More names clients may use, each with the served name it stands for.",
+        "More model names that clients may use, each with the served name it maps to.",
         example='{ "gpt-4o" = "my-model", "thinker" = "my-model:high" }',
     )
     temperature: float | None = key(
@@ -138,8 +138,8 @@ class GatewaySection:
     )
     alias_defaults: AliasTable = key(
         (),
-        "temperature, max_tokens and reasoning_effort of requests that name an alias and set none;"
-        " they win over those of this section.",
+        "temperature, max_tokens and reasoning_effort of requests that name an alias and set "
+        "none; they override those of this section.",
         example='{ "thinker" = { temperature = 1, max_tokens = 32768 } }',
     )
 
@@ -163,29 +163,33 @@ class ClusterSection:
     )
     key_file: str = key(
         "/etc/caovan/cluster.key",
-        "File with the cluster's key, the same on all nodes; `caovanctl cluster init` makes it.",
+        "File with the cluster's key, the same on all nodes; `caovanctl cluster init` creates it.",
         once=True,
     )
     name: str | None = key(None, 'Name of this node; "auto" is its host name.', once=True)
-    nodes: int = key(2, "Nodes that serve the model, the head included.", low=2, high=64, once=True)
+    nodes: int = key(
+        2, "Number of nodes that serve the model, including the head.", low=2, high=64, once=True
+    )
     min_nodes: int | None = key(
         None,
-        'Minimum nodes to serve with while others are missing, the head included; "auto": all.',
+        "Minimum number of nodes to serve with while others are missing, including the head; "
+        '"auto": all.',
         low=1,
         high=64,
         once=True,
     )
     wait_s: float = key(
         60.0,
-        "Seconds that nodes must be missing before fewer serve, and back before all serve again.",
+        "Seconds that nodes must be missing before the rest serve without them, and back before "
+        "all serve again.",
         low=0,
         high=86_400,
         once=True,
     )
     executor: str = key(
         "mp",
-        "What starts vLLM's ranks; the head's value counts; mp: vLLM itself; ray: Ray, which every"
-        " node's engine must have in its environment.",
+        "What starts vLLM's ranks; the head's value applies; mp: vLLM itself; ray: Ray, which "
+        "every node's engine must have in its environment.",
         choices=("mp", "ray"),
         once=True,
     )
@@ -198,9 +202,9 @@ class ClusterSection:
 
 @dataclass(frozen=True)
 class HistorySection:
-    """Figures by the minute, kept in the state folder for `caovanctl history`."""
+    """Metrics by the minute, kept in the state folder for `caovanctl history`."""
 
-    days: int = key(30, "Days to keep the figures; 0 keeps none.", low=0, high=366, once=True)
+    days: int = key(30, "Days to keep the metrics; 0 keeps none.", low=0, high=366, once=True)
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,9 @@ def toml(value: Any) -> str:
 def render(config: Config = DEFAULTS) -> str:
     """Render `config` as a commented TOML file with every key; `parse` reads it back."""
     lines = [
-        "# caovan: which model to serve, where, and how far caovand may go to keep it served.",
-        '# Every key is here with its default; "auto" lets caovand decide (see `caovanctl plan`).',
+        "# caovan: which model to serve, where, and what caovand may change to keep serving it.",
+        '# Every key is listed with its default; "auto" lets caovand decide (see `caovanctl '
+        "plan`).",
         "# Check an edit with `caovanctl check-config`, apply it with `sudo caovanctl reload`.",
     ]
     for section in fields(Config):

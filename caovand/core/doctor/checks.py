@@ -27,7 +27,7 @@ def engine_checks(
     describe: Callable[[EngineInfo], str],
     find_doubt: Callable[[EngineInfo], Problem | None] = lambda engine: None,
 ) -> DoctorCheck:
-    """Check that the engine was found, and is one that caovan knows.
+    """Check that the engine was found, and that caovan supports it.
 
     `describe` names its release and build; `find_doubt` says why it may not work.
     """
@@ -67,7 +67,7 @@ def link_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     for index, count in facts.link_errors.items():
         if count >= MIN_LINK_ERRORS:
             yield CheckResult(
-                GPUS, "WARN", f"{index}: {count:,} corrected errors of its PCIe link since boot",
+                GPUS, "WARN", f"{index}: {count:,} corrected PCIe link errors since boot",
                 "check the card's seat, riser or cable, or lower the slot's PCIe generation in the "
                 "firmware; pcie_aspm=off on the kernel's command line if the link sleeps",
             )  # fmt: skip
@@ -78,7 +78,7 @@ def orphan_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.orphans:
         pids = [str(pid) for pid, _ in facts.orphans]
         names = ", ".join(sorted({name for _, name in facts.orphans}))
-        text = f"left over from an engine that is gone: {names} (pid {', '.join(pids)})"
+        text = f"left over from an engine that has exited: {names} (pid {', '.join(pids)})"
         yield CheckResult(GPUS, "FAIL", text, f"kill -9 {' '.join(pids)}")
 
 
@@ -112,7 +112,7 @@ def memory_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if memory is None or memory.fits is None:
         return
     if memory.fits:
-        text = f"{memory.max_model_len} tokens of context for each of {memory.concurrency:g} slots"
+        text = f"{memory.max_model_len} tokens of context in each of {memory.concurrency:g} slots"
         yield CheckResult(MEMORY, "PASS", text)
     else:
         yield CheckResult(MEMORY, "FAIL", memory.lack, "; ".join(memory.advice))
@@ -160,7 +160,7 @@ def cache_checks(loss: str, min_mib: int = 0) -> DoctorCheck:
     return check
 
 
-PROBES_CACHE = cache_checks("every start probes the engine again")
+PROBES_CACHE = cache_checks("every start has to probe the engine again")
 
 
 def make_checkup(

@@ -51,9 +51,9 @@ class Imports:
 
     The first of `modules` is the engine; its `__version__` must match the lock file. `kernels` is
     Python code that loads the compiled libraries; it runs only where they can load: in a CPU build,
-    or with a card. It may use `attempt`, which imports a module or records why it cannot, `report`,
-    `torch`, `importlib` and `sys`. `plugins` is a group of entry points, all of which are loaded.
-    Everything runs with `env`.
+    or on a machine with a card. It may use `attempt`, which imports a module or records why it
+    cannot, `report`, `torch`, `importlib` and `sys`. `plugins` is a group of entry points, all of
+    which are loaded. Everything runs with `env`.
     """
 
     modules: tuple[str, ...]

@@ -13,8 +13,9 @@ from caovand.core.health.observation import LogMark
 StartStep = Literal["plan", "launch", "load", "prepare", "prove"]
 """The steps of a start, in order and in the words shown to people for every engine."""
 TRANSPORT = "nccl_"
-"""Prefix of figures such as nccl_0_1: the transport of NCCL from rank 0 to rank 1 on another
-node."""
+"""Prefix of values such as nccl_0_1: the transport of NCCL from rank 0 to rank 1 on another
+node.
+"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ class Explanation:
 
 
 class FindCause(Protocol):
-    """Finds the first cause in the log of a phase; `alive` means that the engine has not ended."""
+    """Finds the first cause in the log of a phase; `alive` means that the engine is still
+    running.
+    """
 
     def __call__(
         self, lines: Sequence[str], phase: str, *, alive: bool = False
@@ -81,7 +84,7 @@ class Log:
     phases: tuple[Phase, ...]
     """The phases that `read` finds."""
     read: Callable[[str], tuple[LogMark | None, Mapping[str, Any]]]
-    """Returns the progress that a text shows, and the figures in it by name."""
+    """Returns the progress that a text shows, and the values in it by name."""
     announces: Callable[[str], bool]
     """Whether a line reports a failed process; one of the `near` lines before it may say why."""
     near: int

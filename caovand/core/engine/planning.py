@@ -108,7 +108,7 @@ class Planning:
     """Maximum number of concurrent requests; None if not planned."""
     alternative: FindAlternative = lambda model, gpus, host, tokens_s: ()
     foreseen: Callable[[Plan, Inventory], Foreseen | None] = lambda plan, inventory: None
-    """The failure in which a start is known to end; None if none is known."""
+    """The failure that is certain to end this start; None if none is."""
     longest: Callable[[Config, Inventory], int] = lambda config, inventory: 0
     """The longest context that fits with any settings that are left to the planner, where the
     configured one does not; 0 if there is none, or if the planner does not know."""

@@ -1,7 +1,7 @@
 """The interface of an engine: one frozen record of functions and data.
 
-`core`, `daemon`, `adapters` and `cli` know an engine by this record alone; only `engines.registry`
-names one. All functions are pure.
+`core`, `daemon`, `adapters` and `cli` see an engine only through this record; only
+`engines.registry` names one. All functions are pure.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SpreadPlan(Protocol):
     """Spreads a plan over the nodes of its inventory; raises Unplannable.
 
     Ranks rendezvous at `host` and `port`. `no_rdma` says why they cannot use InfiniBand and RoCE,
-    "" if they can; `own` is the head's address towards the other nodes, "" if unknown.
+    "" if they can; `own` is the head's address on the other nodes' network, "" if unknown.
     """
 
     def __call__(

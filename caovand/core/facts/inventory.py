@@ -103,7 +103,7 @@ class EngineInfo:
     flags: frozenset[str] = frozenset()
     """The parser's options as typed (`--max-model-len`, `-tp`); empty if not probed."""
     switches: frozenset[str] = frozenset()
-    """Flags that take no value."""
+    """Flags without a value."""
     deprecated: frozenset[str] = frozenset()
     choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Allowed values by option, such as KV cache types."""
@@ -126,7 +126,7 @@ class EngineInfo:
     python_h: str | None = ""
     """The header that Triton's launchers need; None if there is none, "" if not probed."""
     gdn_interface: str = ""
-    """Whether the plugin knows this vLLM's GDN interface: "pass" or "fail: why"."""
+    """Whether the plugin supports this vLLM's GDN interface: "pass" or "fail: why"."""
     operators: tuple[str, ...] = ()
     """Operators that the plugin would replace."""
     library_problem: str = ""
@@ -264,7 +264,7 @@ class ModelCard:
     gptq: Gptq | None = None
     packed: Packed | None = None
     fp8_cache: bool = False
-    """Whether the checkpoint says that its cache is kept in fp8, with scales of its own."""
+    """Whether the checkpoint declares an fp8 cache and includes its scales."""
     negative_scale: str | None = None
     """The first tensor with a negative scale; empty without one, None if scales were not read."""
     experts: int = 0
@@ -319,7 +319,7 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class Node:
-    """Another machine that serves the model with this one."""
+    """Another machine that serves the model together with this one."""
 
     name: str
     gpus: tuple[Gpu, ...]

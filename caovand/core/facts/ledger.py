@@ -1,9 +1,9 @@
 """Record an engine's processes, so that the next daemon finds them if this one is killed.
 
 The daemon may be killed before it has seen all of them. The ledger is therefore written before the
-first process starts, and contains what every process inherits, even in a session of its own: its
-output pipe and a mark in its environment. A parent-death signal would not do: each process has to
-request its own.
+first process starts, and contains what every process inherits, even in a new session: its output
+pipe and a mark in its environment. A parent-death signal would not do: each process has to request
+its own.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from caovand.core.health.observation import GpuSample
 
 NOTABLE_MIB = 256  # a desktop's fluctuations are smaller
 DESKTOP_MIB = 512
-"""Memory in use on a card that is more than the driver's own."""
+"""Memory in use on a card above which more than the driver uses it."""
 BUSY_MIB = 1024
-"""Memory of other processes on a card that is worth waiting for; a desktop uses less."""
+"""Memory of other processes on a card that makes waiting worthwhile; a desktop uses less."""
 HOST_RESERVE, MIN_HOST_RESERVE_MIB = 8, 1536
 """The host's share of unified memory: one eighth, but at least the system memory of a small
 Jetson."""
@@ -37,7 +37,7 @@ class CardUser(NamedTuple):
     card: int
 
     def __str__(self) -> str:
-        return f"{self.name} (pid {self.pid}) has taken {self.mib} MiB of GPU {self.card}"
+        return f"{self.name} (pid {self.pid}) has allocated {self.mib} MiB of GPU {self.card}"
 
 
 def host_reserve_mib(total_mib: int) -> int:

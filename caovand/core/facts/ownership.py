@@ -6,16 +6,16 @@ Rules, in order:
 2. the engine whose session contains it, the session of the engine's first process;
 3. the engine it belonged to when last seen, which also owns its descendants.
 
-The daemon is the subreaper: an orphan comes to it with a new parent and possibly a new session. An
-orphan that the daemon has not seen before belongs to the engine
+The daemon is the subreaper: an orphan is reparented to it, possibly with a new session. An orphan
+that the daemon has not seen before belongs to the engine
 
 4. whose processes were seen in its session, or may have created that session;
 5. whose output pipe it writes to: pipes are inherited, and each engine has its own;
 6. that is the only possible origin: an engine is no younger than its processes, and an engine
    with a cgroup has them in it. With a single living engine, it is that one.
 
-Any other orphan is ambiguous, and no engine owns it. It ends together with the last of its possible
-engines: from then on rule 6 applies.
+Any other orphan is ambiguous, and no engine owns it. The orphan is killed together with the last of
+its possible engines: from then on rule 6 applies.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Packed:
     """The packing of a mixture's experts, or of the layers of a model without any.
 
-    With `int8_inputs`, the checkpoint wants activations in 8 bits, too.
+    With `int8_inputs`, the checkpoint specifies 8-bit activations, too.
     """
 
     bits: int

@@ -33,7 +33,7 @@ def old_driver(gpus: Sequence[Gpu], cuda: str | None) -> Problem | None:
     need = DRIVER_OF_CUDA.get(_major(cuda), "a newer one")
     return Problem(
         "",
-        f"driver {gpus[0].driver} is made for CUDA {has}, the engine for CUDA {cuda}",
+        f"driver {gpus[0].driver} supports CUDA {has}, but the engine needs CUDA {cuda}",
         f"install driver {need} or newer: {INSTALL_DRIVER}",
     )
 
@@ -56,22 +56,21 @@ def small_host(model: ModelCard, host: Host) -> Problem | None:
     if model.gguf:
         return Problem(
             "",
-            f"{fact}: mapped weights are evicted again, and every token waits for the disk",
-            "add memory, or get a GGUF file quantised to fewer bits",
+            f"{fact}: Linux evicts mapped weights again, and every token waits for the disk",
+            "add memory, or use a GGUF file quantised to fewer bits",
         )
     if cannot_map(model, host):
         return Problem(
             "",
             f'{fact}: mapping its largest file, {model.largest_file >> 20} MiB, fails with "unable'
             ' to mmap" unless Linux overcommits',
-            "add memory or swap (`caovanctl doctor` has the commands), or get the checkpoint in"
-            " smaller files",
+            "add memory or swap (`caovanctl doctor` has the commands), or use a checkpoint in "
+            "smaller files",
         )
     return Problem(
         "",
-        f"{fact}: loading takes long, because pages read earlier are evicted and some are read"
-        " again",
-        "more memory, or a smaller checkpoint, loads faster",
+        f"{fact}: loading is slow, because Linux evicts pages and has to read some of them again",
+        "add memory, or use a smaller checkpoint",
     )
 
 

@@ -1,1 +1,1 @@
-"""An engine's figures: read once, accumulated over restarts, presented as rates and quantiles."""
+"""An engine's metrics: read once, accumulated over restarts, presented as rates and quantiles."""

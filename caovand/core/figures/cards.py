@@ -37,7 +37,7 @@ def follow(
 
 
 def series(rounds: Sequence[SampleRound], now: float) -> dict[str, Any]:
-    """One list for each card and figure, with None for unknown values; `card_age_s` decreases."""
+    """One list per card and metric, with None for unknown values; `card_age_s` decreases."""
     known = [sample for sample in rounds if sample.at > now - RECENT_S]
     indices = sorted({index for sample in known for index in sample.cards})
     nothing = (None,) * len(FIGURES)

@@ -13,7 +13,7 @@ from caovand.core.health.observation import ProgressCounters
 
 @dataclass(frozen=True)
 class Counters:
-    """Totals since the engine began; what an engine does not count stays 0.
+    """Totals since the engine started; counters that an engine lacks stay 0.
 
     `prefix_queries` and `prefix_hits` are prompt tokens looked up and found in the prefix cache.
     `accepted` are accepted draft tokens by position, starting with a step's first draft. Times are

@@ -9,7 +9,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.health.observation import GpuSample
 
 REPORTED = {"weights": "weights_gib", "kv": "kv_gib", "graphs": "graph_gib"}
-"""Parts whose size an engine reports, with the figure's name."""
+"""Parts whose size an engine reports, with the metric's name."""
 
 
 def by_card(

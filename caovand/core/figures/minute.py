@@ -41,8 +41,9 @@ class Minute:
 
 @dataclass(frozen=True)
 class CardMinute:
-    """Maximum memory and temperature of a minute, means of the other figures, and energy in
-    joules."""
+    """Maximum memory and temperature of a minute, means of the other metrics, and energy in
+    joules.
+    """
 
     gpu: int
     at: int

@@ -1,4 +1,4 @@
-"""A slot's figures over time: totals over restarts, and the readings of five minutes."""
+"""A slot's metrics over time: totals over restarts, and the readings of five minutes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def follow(track: Track, reading: Reading) -> Track:
 
 
 def describe(track: Track, now: float) -> dict[str, Any]:
-    """The figures as a document; rates and gauges are None while no engine answers.
+    """The metrics as a document; rates and gauges are None while no engine answers.
 
     `per_s` are rates between the latest two readings, which are `interval_s` apart. Quantiles,
     cache hits and drafts cover the last RECENT_S seconds.
@@ -117,7 +117,7 @@ def describe(track: Track, now: float) -> dict[str, Any]:
 
 
 def series(track: Track, now: float) -> dict[str, list[float | None]]:
-    """Readings of the last RECENT_S seconds, a list for each figure; `age_s` decreases.
+    """Readings of the last RECENT_S seconds, one list per metric; `age_s` decreases.
 
     Rates, quantiles and tokens per step compare a reading with the one before.
     """

@@ -33,9 +33,9 @@ MAX_TOKENS = frozenset({"max_tokens", "max_completion_tokens", "max_output_token
 class Fields:
     """`model` is None if the body names none; `names` are all fields at the top, sorted.
 
-    `begin` is where the object's fields begin, None if the body is no object; `model_at` is where
-    the value of `model` begins and ends, quotes included. `max_tokens` is the number that limits
-    what is generated.
+    `begin` is where the object's fields begin, None if the body is not an object; `model_at` is
+    where the value of `model` begins and ends, quotes included. `max_tokens` is the number that
+    limits what is generated.
     """
 
     model: str | None = None
@@ -130,7 +130,7 @@ class _Spans:
 def _end_of_string(body: bytes, place: int) -> Generator[None, None, int]:
     """The position of the quote that ends the string at `place`; -1 if there is none.
 
-    Pauses as `fields` does: a string may have millions of quotes of its own.
+    Pauses as `fields` does: a string can contain millions of escaped quotes.
     """
     steps = 0
     while (quote := body.find(b'"', place)) >= 0:

@@ -1,7 +1,7 @@
 """Events at the gateway, and the effects with which its policy responds.
 
 A request's life: READING its body, WAITING for an engine, FORWARDED to one, BEGUN with the first
-byte of its answer. Until then it may wait again and be sent again; afterwards never.
+byte of its answer. Until then it may wait again and be sent again, but never afterwards.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Stage(Enum):
 class EngineState(str, Enum):
     """The state of an engine, as the daemon reports it.
 
-    STARTING: none serves, and one is expected. DRAINING: it ends as planned, begun answers may
-    finish. GONE: none serves, and none will before someone acts.
+    STARTING: no engine serves, but one is expected. DRAINING: the engine stops as planned, and
+    answers in progress may finish. GONE: no engine serves, and none will until someone acts.
     """
 
     STARTING = "starting"
@@ -43,10 +43,10 @@ class Why(Enum):
     QUEUE_FULL = "queue full"
     KEY_FULL = "key full"
     BYTES_FULL = "bytes full"
-    ENGINE_ENDED = "the engine ended"
+    ENGINE_ENDED = "the engine exited"
     KILLER = "killer"
     LOST = "the engine closed the connection"
-    CLOSING = "the gateway ends"
+    CLOSING = "the gateway is stopping"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class Done(RequestEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Unsent(RequestEvent):
-    """The connection to the engine failed, so the engine has seen nothing of the request."""
+    """The connection to the engine failed, so the engine has not seen the request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ class Spent(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Closing(Event):
-    """The gateway itself ends."""
+    """The gateway is stopping."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,7 @@ class Forward(Effect):
 
 @dataclass(frozen=True)
 class Recall(Effect):
-    """Abandon the attempt at an engine that ended; the request waits again."""
+    """Abandon the attempt at an engine that exited; the request waits again."""
 
 
 @dataclass(frozen=True)

@@ -62,14 +62,14 @@ def check_new_key(key: ClientKey, taken: Sequence[str]) -> ClientKey:
         raise ProblemError(cannot, fact, "choose another name")
     if key.name in taken:
         raise ProblemError(
-            cannot, "there is such a key already", "revoke it first, or choose another"
+            cannot, "a key of this name exists", "revoke that key first, or choose another name"
         )
     if len(taken) >= MAX_KEYS:
-        raise ProblemError(cannot, f"there are {MAX_KEYS} keys", "revoke unused keys")
+        raise ProblemError(cannot, f"{MAX_KEYS} keys exist, the maximum", "revoke unused keys")
     if len(key.models) > MAX_MODELS or not all(
         0 < len(model) <= MAX_MODEL_NAME for model in key.models
     ):
-        fact = f"it may name up to {MAX_MODELS} models of up to {MAX_MODEL_NAME} characters"
+        fact = f"a key can name up to {MAX_MODELS} models of up to {MAX_MODEL_NAME} characters"
         raise ProblemError(cannot, fact, "name fewer, or none for all")
     for what, value, low, high in (
         ("--rpm", key.rpm, 1, MAX_LIMIT),
@@ -79,12 +79,12 @@ def check_new_key(key: ClientKey, taken: Sequence[str]) -> ClientKey:
     ):
         if value is not None and not low <= value <= high:
             fact = f"{what} must be from {low} to {high}"
-            raise ProblemError(cannot, fact, "leave it out for none")
+            raise ProblemError(cannot, fact, "omit it for no limit")
     if key.reasoning_effort is not None and key.reasoning_effort not in EFFORTS:
-        fact = f"there is no reasoning effort {key.reasoning_effort!r}"
+        fact = f"unknown reasoning effort {key.reasoning_effort!r}"
         raise ProblemError(cannot, fact, f"use one of {', '.join(EFFORTS)}")
     if key.band not in BANDS:
-        raise ProblemError(cannot, f"there is no band {key.band!r}", f"use {' or '.join(BANDS)}")
+        raise ProblemError(cannot, f"unknown band {key.band!r}", f"use {' or '.join(BANDS)}")
     return key
 
 

@@ -1,8 +1,8 @@
 """Decide about every request at the gateway. Pure: an event in, effects out.
 
-Requests wait in a fair order (`fair`). At an engine's unplanned end all that it had not
-begun to answer are suspects: each is sent again alone, and one that ends an engine a second time is
-refused. An engine that drains gets nothing new.
+Requests wait in a fair order (`fair`). When an engine dies, every request that it had not begun to
+answer is a suspect: the gateway sends each again alone, and refuses one that crashes an engine a
+second time. A draining engine gets no new requests.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RETRY_S = 30
 
 
 class Policy:
-    """The requests of one engine's clients; only `take` changes anything."""
+    """The requests of one engine's clients; only `take` changes its state."""
 
     def __init__(self, rules: GatewayRules) -> None:
         self.rules = rules
@@ -237,14 +237,14 @@ class Policy:
             self._recognise(self._requests[number], at)
 
     def _leave_to_next(self, request: OpenRequest, at: float) -> None:
-        """Requeue the requests without an answer yet: the engine ends as planned."""
+        """Requeue the requests without an answer yet: the engine stops as planned."""
         if request.stage is Stage.BEGUN:
             self._end(request, Why.ENGINE_ENDED)
         else:
             self._again(request, at)
 
     def _recognise(self, request: OpenRequest, at: float) -> None:
-        """Suspect a waiting request, or end a killer, if an equal one has just ended an engine."""
+        """Suspect a waiting request, or end a killer, if an equal one just crashed an engine."""
         if self._known.is_killer(request.digest, at):
             self._end(request, Why.KILLER)
         elif not request.suspect and self._known.is_suspect(request.digest, at):
@@ -333,7 +333,7 @@ HANDLERS: Mapping[type[Event], Callable[[Policy, Any], None]] = {
     Healthy: Policy._release,
     Closing: Policy._close,
 }
-"""The effect of each event that is not of one request's stage; MOVES has the others."""
+"""The effect of each event that does not depend on a request's stage; MOVES has the others."""
 MOVES: Mapping[tuple[Stage, type[RequestEvent]], Callable[[Policy, OpenRequest, Any], None]] = {
     (Stage.READING, Grew): Policy._grow,
     (Stage.READING, Complete): Policy._complete,

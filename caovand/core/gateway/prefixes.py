@@ -1,8 +1,8 @@
 """Finds which message of a conversation changed, so that the engine must read the rest again.
 
-Engines keep what they have read, and go on from the first token that differs. A client that changes
-an early message, such as a clock in its system prompt, pays for the whole conversation each time.
-Only digests and sizes are kept.
+Engines cache what they have read, and continue from the first token that differs. A client that
+changes an early message, such as a clock in its system prompt, pays for the whole conversation each
+time. Only digests and sizes are kept.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Prefixes:
             del kept[:-MAX_CONVERSATIONS]
             return ""
         same = _count_same(before, now)
-        if same == len(now):  # asked again, or went back
+        if same == len(now):  # a repeated request, or a return to an earlier turn
             return ""
         again = _bytes_read_again(before, now, same)
         if same == len(before) or again:

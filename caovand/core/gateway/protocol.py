@@ -83,8 +83,8 @@ _ERRORS = (b'data: {"error"', b"event: error")
 def error_at(chunk: bytes, *, fresh: bool) -> int:
     """Return the offset of an engine's error event in a piece of a stream, -1 without one.
 
-    `fresh` says that the piece begins with an event. No text can be taken for an error: JSON has no
-    line end of its own.
+    `fresh` says that the piece begins with an event. No text can be mistaken for an error: JSON
+    contains no line end.
     """
     if b"error" not in chunk:
         return -1
@@ -95,7 +95,7 @@ def error_at(chunk: bytes, *, fresh: bool) -> int:
 
 
 def _data(body: Mapping[str, Any]) -> bytes:
-    # JSON has no line end of its own: nothing in a text can begin another event.
+    # JSON contains no line end: nothing in a text can begin another event.
     return b"data: " + json.dumps(body).encode() + b"\n\n"
 
 
@@ -135,7 +135,7 @@ def _model(name: str, context: int | None, state: str, expected_s: float | None)
 def contexts(body: str) -> dict[str, int]:
     """The model names in a server's list, each with its context in tokens, 0 if unknown.
 
-    Empty for what is no such list. llama.cpp has a field of its own for the context.
+    Empty for anything else. llama.cpp has its own field for the context.
     """
     try:
         return {
@@ -151,34 +151,74 @@ def contexts(body: str) -> dict[str, int]:
 def unknown_model(name: str, names: Sequence[str]) -> Fault:
     """A model that is not served here."""
     there = f"use one of: {', '.join(names)}"
-    fact = f"there is no model {json.dumps(name[:100])}"
+    fact = f"unknown model {json.dumps(name[:100])}"
     return Fault(404, "model_not_found", Problem("answer", fact, there))
 
 
 _AGAIN = "send it again later"
 _FAULTS: Mapping[Why, tuple[int, str, Problem]] = {
-    Why.NO_ENGINE: (503, "no_engine", Problem(
-        "answer", "the engine is stopped or has failed", "`caovanctl status` names the reason")),
-    Why.TOO_LONG: (503, "waited_too_long", Problem(
-        "answer", "no engine could take the request within [gateway] hold_s", _AGAIN)),
-    Why.WOULD_WAIT: (503, "would_wait_too_long", Problem(
-        "answer", "the request would wait longer than [gateway] hold_s", _AGAIN)),
-    Why.QUEUE_FULL: (429, "queue_full", Problem(
-        "answer", "as many requests wait as [gateway] max_waiting allows", _AGAIN)),
-    Why.KEY_FULL: (429, "key_queue_full", Problem(
-        "answer", "half of [gateway] max_waiting are requests of this key", _AGAIN)),
-    Why.BYTES_FULL: (429, "queue_full", Problem(
-        "answer", "the bodies that wait take eight times [gateway] max_body_mib", _AGAIN)),
-    Why.ENGINE_ENDED: (503, "engine_ended", Problem(
-        "answer", "the engine ended while processing the request", "send it again")),
-    Why.KILLER: (422, "ends_engine", Problem(
-        "answer", "an engine ended with this request twice, the second time with no other",
-        "change the request; the incident has the details")),
-    Why.CLOSING: (503, "gateway_ends", Problem(
-        "answer", "caovan's gateway is being ended or started again", _AGAIN)),
-    Why.LOST: (502, "connection_lost", Problem(
-        "answer", "the engine closed the connection each time", "the engine's log has the reason")),
-}  # fmt: skip
+    Why.NO_ENGINE: (
+        503,
+        "no_engine",
+        Problem(
+            "answer", "the engine is stopped or has failed", "`caovanctl status` shows the reason"
+        ),
+    ),
+    Why.TOO_LONG: (
+        503,
+        "waited_too_long",
+        Problem("answer", "no engine could accept the request within [gateway] hold_s", _AGAIN),
+    ),
+    Why.WOULD_WAIT: (
+        503,
+        "would_wait_too_long",
+        Problem("answer", "the request would wait longer than [gateway] hold_s", _AGAIN),
+    ),
+    Why.QUEUE_FULL: (
+        429,
+        "queue_full",
+        Problem("answer", "the queue is full ([gateway] max_waiting)", _AGAIN),
+    ),
+    Why.KEY_FULL: (
+        429,
+        "key_queue_full",
+        Problem("answer", "this key's requests already fill half of [gateway] max_waiting", _AGAIN),
+    ),
+    Why.BYTES_FULL: (
+        429,
+        "queue_full",
+        Problem("answer", "the waiting bodies use eight times [gateway] max_body_mib", _AGAIN),
+    ),
+    Why.ENGINE_ENDED: (
+        503,
+        "engine_ended",
+        Problem("answer", "the engine exited while processing the request", "send it again"),
+    ),
+    Why.KILLER: (
+        422,
+        "ends_engine",
+        Problem(
+            "answer",
+            "the engine crashed twice on this request, the second time with no other "
+            "request running",
+            "change the request; `caovanctl incidents` has the details",
+        ),
+    ),
+    Why.CLOSING: (
+        503,
+        "gateway_ends",
+        Problem("answer", "caovan's gateway is stopping or restarting", _AGAIN),
+    ),
+    Why.LOST: (
+        502,
+        "connection_lost",
+        Problem(
+            "answer",
+            "the engine closed the connection each time",
+            "the engine's log shows the reason",
+        ),
+    ),
+}
 
 
 def fault_of(why: Why, retry_after_s: int | None) -> Fault:

@@ -65,7 +65,7 @@ class Record:
 
 @dataclass
 class Totals:
-    """Requests that have ended, by HTTP status ("0": the client left first), and their waits."""
+    """Finished requests, by HTTP status ("0": the client disconnected first), and their waits."""
 
     ended: Counter[str] = field(default_factory=Counter)
     waited_s: float = 0.0

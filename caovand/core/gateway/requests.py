@@ -38,7 +38,7 @@ class OpenRequest:
 
     @property
     def max_alone_s(self) -> float:
-        """The time for which it may have the engine to itself at this stage."""
+        """The time for which the request may have the engine to itself at this stage."""
         return MAX_ALONE_BEGUN_S if self.stage is Stage.BEGUN else MAX_ALONE_S
 
 

@@ -18,5 +18,5 @@ def engine_of(s: Snapshot, *, drains: bool) -> EngineState:
 
 
 def will_return(s: Snapshot) -> bool:
-    """Whether another engine follows the one that is being ended."""
+    """Whether another engine follows the one that is being stopped."""
     return s.ending is not None and s.ending.after_stop in ("start", "backoff", "hold")

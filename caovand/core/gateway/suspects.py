@@ -22,8 +22,9 @@ class Cut:
 
 
 class Suspects:
-    """The latest digests that were at an engine when it died. One that was there alone is a
-    killer."""
+    """The latest digests that were at an engine when it died. A request that was there alone is a
+    killer.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[bytes, tuple[float, bool]] = {}
@@ -52,7 +53,7 @@ class Suspects:
             del self._kept[next(iter(self._kept))]
 
     def clear(self, digest: bytes) -> None:
-        """Clear a request that was alone at an engine that lived on."""
+        """Clear a request that was alone at an engine that survived."""
         self._kept.pop(digest, None)
 
     def is_suspect(self, digest: bytes, at: float) -> bool:

@@ -92,11 +92,11 @@ class Quotas:
         while recent and at - recent[0] >= MINUTE_S:
             recent.popleft()
         if key.rpm is not None and len(recent) >= key.rpm:
-            fact = f"the key {key.name} may send {key.rpm} requests a minute"
+            fact = f"the key {key.name} is limited to {key.rpm} requests per minute"
             return LimitReached(fact, max(math.ceil(recent[-key.rpm] + MINUTE_S - at), 1))
         limit = key.tokens_per_day
         if limit is not None and self._tokens.get(key.name, 0) >= limit:
-            fact = f"the key {key.name} has used its {limit} tokens of this day (UTC)"
+            fact = f"the key {key.name} has used its {limit} tokens for today (UTC)"
             return LimitReached(fact, max(math.ceil(DAY_S - unix % DAY_S), 1))
         if key.rpm is not None:
             recent.append(at)

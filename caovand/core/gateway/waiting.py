@@ -47,11 +47,11 @@ class WaitingRequests:
         self.add(request)
 
     def remove(self, request: OpenRequest) -> None:
-        """Forget a request that waits no more."""
+        """Drop a request that no longer waits."""
         (self._suspects if request.suspect else self._queue).remove(request.number)
 
     def take(self, request: OpenRequest) -> None:
-        """Let a request go to the engine: its lane pays for it."""
+        """Let a request go to the engine, charged to its lane."""
         if request.suspect:
             self.remove(request)
             self.charge(request.lane, request.tokens)

@@ -27,8 +27,9 @@ from caovand.core.plan import Plan
 Certainty = Literal["certain", "likely", "effect", "unknown"]
 """The certainty of a cause.
 
-certain: only this failure prints the text. likely: the text fits, or only its component is known.
-effect: the failure is real, but the log does not show its cause. unknown: no known text matches.
+certain: only this failure prints the text. likely: the text matches, or only its component is
+known. effect: the failure is real, but the log does not show its cause. unknown: no known text
+matches.
 """
 Heals = Literal["yes", "waits", "no", "depends"]
 """Whether caovan heals the failure by itself.
@@ -37,8 +38,8 @@ waits: until an outside cause has passed, then it starts the same plan again. de
 unknown.
 """
 _FAILED = "the state is FAILED until you change something"
-_OTHERS_ADVICE = "act on the advice first"
-"""The same for an engine that another program than caovan may have started."""
+_OTHERS_ADVICE = "follow the advice first"
+"""The same for an engine that may not have been started by caovan."""
 _DEFAULTS = Plan("", {}, {}, device="cuda")
 """Plan assumed for a log that does not show the engine's arguments: the defaults."""
 LEAD = "lead"
@@ -49,9 +50,9 @@ _SURE: Mapping[str, Certainty] = {
     "cause": "certain", "generic": "likely", "consequence": "effect", "wrapper": "effect",
 }  # fmt: skip
 _WHY: Mapping[Certainty, str] = {
-    "certain": "the first line that names a cause; what fails after it follows from that",
-    "likely": "the first line that fits, and no line near it explains the failure better",
-    "effect": "no line before it is known to name a cause; it shows only how the engine ended",
+    "certain": "the first line that names a cause; later failures follow from it",
+    "likely": "the first line that matches, and no line near it explains the failure better",
+    "effect": "no earlier line names a known cause; this one shows only how the engine died",
     "unknown": "the first failure reported, in words that no known cause matches",
 }
 
@@ -102,7 +103,7 @@ def answer(
         _WHY[sure] if finding.line else "no single line: it follows from the sequence of messages"
     )
     if LEAD in finding.captures:
-        evidence = f"it shows only how the engine ended; a cause may be in {finding.captures[LEAD]}"
+        evidence = f"it shows only how the engine died; a cause may be in {finding.captures[LEAD]}"
     changes = tuple(_changes(plan or _DEFAULTS, finding, rules.healing))
     return FailureAnswer(sure, evidence, changes, heals, how, tuple(resembles))
 
@@ -154,7 +155,7 @@ def _forecast(
     elif later.verdict == "degrade":
         steps = _steps(later, finding, rules)
     elif later.verdict == "hold":
-        return "waits", f"{first}, and on until it has passed"
+        return "waits", f"{first}, repeated until the condition has passed"
     else:
         left = later.text if patience == 0 else "no rung of the ladder is left"
         return "no", f"{first}; then {left}" if first else f"{left}; {failed}"

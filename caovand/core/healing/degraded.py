@@ -119,14 +119,14 @@ def from_document(
 
 def well_formed(document: Any, healing: Healing) -> bool:
     """Whether this document is from `to_document` and fully usable by this version."""
-    rung = require(string(), healing.read, "is no rung of this version")
+    rung = require(string(), healing.read, "is not a rung of this version")
     readers: Mapping[str, PartReader[Any]] = {
-        FORMAT_KEY: require(whole(), lambda version: version == FORMAT, "is another format"),
+        FORMAT_KEY: require(whole(), lambda version: version == FORMAT, "has another format"),
         **dict.fromkeys(("fingerprint", "mode", "model"), string()),
         "rungs": listed(rung),
         "settings": _settings(partial(_fits, healing.kinds)),
         "env": _settings(lambda _, value: value is None or _is_word(value)),
-        OTHERS: table(whole(-MAX_NUMBER), name=require(string(9), str.isdecimal, "is no card")),
+        OTHERS: table(whole(-MAX_NUMBER), name=require(string(9), str.isdecimal, "is not a card")),
         SINCE: optional(number(0)),
     }
     optional_keys = (FORMAT_KEY, OTHERS, SINCE)
@@ -137,7 +137,7 @@ def well_formed(document: Any, healing: Healing) -> bool:
 
 
 def _settings(fits: Callable[[str, Any], bool]) -> PartReader[dict[str, tuple[Any, ...]]]:
-    name = require(string(), str.isidentifier, "is no name of a setting")
+    name = require(string(), str.isidentifier, "is not the name of a setting")
     return require(
         table(row(anything, string()), name=name),
         lambda settings: all(fits(name, value) for name, (value, _) in settings.items()),
@@ -185,7 +185,7 @@ def kept_steps(
 
     Those that the operator passes verbatim are excluded.
     """
-    kept = "kept from the last plan that served: "
+    kept = "restored from the last plan that served: "
     return {
         name: Setting(setting.value, "remembered", kept + setting.reason.removeprefix(kept))
         for name, setting in settings.items()

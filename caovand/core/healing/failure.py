@@ -51,7 +51,7 @@ class Finding:
 
     @property
     def kind(self) -> str:
-        """Failures of one kind count together; kills from outside are a kind of their own."""
+        """Failures of one kind count together; kills from outside are a separate kind."""
         return "killed" if self.maybe_killed else self.failure
 
     @property
@@ -62,7 +62,9 @@ class Finding:
 
     @property
     def public_text(self) -> str:
-        """The part that everyone may read, without quotes from the engine's log or HTTP server."""
+        """The part that every user may read, without quotes from the engine's log or HTTP
+        server.
+        """
         ours = self.phase in _OWN_PHASES and not self.line
         return self.text if ours else f"{self.failure} in phase {self.phase}"
 

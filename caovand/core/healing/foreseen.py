@@ -41,7 +41,7 @@ def foresee(
         return None if insists else problem
 
     known = predict(plan)
-    # Others may leave: rungs give way once they have, but a plan of its own would stay.
+    # Other programs may exit: rungs are then undone, but a separate plan would stay.
     may_shorten = known and not known.hold and known.finding.failure in CACHE_FAILURES
     if known and may_shorten and replan is not None:
         shorter = _with_longest_context(
@@ -78,8 +78,8 @@ def _with_longest_context(
     setting: str,
 ) -> Plan | None:
     """The plan with the longest context that fits instead of the configured one, never shorter than
-    without one; None if the operator insists on his, or nothing fits. `setting` is the context's
-    name."""
+    without one; None if the operator pinned it, or nothing fits. `setting` is the context's name.
+    """
     asked, policy = config.model.max_model_len, config.policy
     insists = policy.strict or setting in policy.pinned or setting in plan.verbatim
     forbidden = policy.ladder is not None and "context" not in policy.ladder
@@ -95,12 +95,13 @@ def _with_longest_context(
 
 
 def _note_shortened(plan: Plan, asked: int, setting: str, advice: tuple[str, ...]) -> Plan:
-    """Say in the plan that its context is shorter than the configured one, and what would hold
-    that."""
+    """Say in the plan that its context is shorter than the configured one, and which settings would
+    make that fit.
+    """
     context = plan.value(setting)
     reason = (
-        f"[model] max_model_len = {asked} does not fit; this is the longest that does, with a"
-        " margin for the forecast's error"
+        f"[model] max_model_len = {asked} does not fit; this is the longest that fits, with a "
+        "margin for the forecast's error"
     )
     fact = f"[model] max_model_len = {asked} does not fit: the plan has {context}"
     others = [remedy for remedy in advice if not remedy.startswith(setting)][:2]
@@ -117,4 +118,4 @@ def _mark_lowered(plan: Plan) -> Plan:
 def _as_asked(caveat: Problem) -> Problem:
     if not isinstance(caveat, Misfit):
         return caveat
-    return Problem("", f"as asked for, {caveat.message}", caveat.remedy)
+    return Problem("", f"as requested, {caveat.message}", caveat.remedy)

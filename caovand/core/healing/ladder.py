@@ -1,7 +1,7 @@
 """Answer a failure: retry the plan, degrade it, wait, or give up.
 
 REACTIONS defines the patience with each failure; the engine's Healing lists the rungs that help
-against it, best first, by phase if that matters. Remedies for different failures may be opposites,
+against it, best first, by phase if that matters. Remedies for different failures can be opposites,
 so only rungs in the failure's row are tried. Each step of a rung is taken at most once, and every
 rung is finite.
 """
@@ -52,7 +52,7 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "collective-timeout": Reaction("restart", 1),
     "gpu-lost": Reaction("hold", waits_for="the lost card"),
     "gpu-absent": Reaction("hold", waits_for="a usable card"),
-    "engine-unusable": Reaction("hold", waits_for="an engine that can be run"),
+    "engine-unusable": Reaction("hold", waits_for="an engine that can run"),
     "host-oom": Reaction("restart", 1),
     "shm-full": Reaction("hold", waits_for="space in /dev/shm"),
     "compile-cache-stale": Reaction("rung"),
@@ -89,7 +89,7 @@ KILL_PATIENCE = 2
 
 DISK: Mapping[str, str] = {
     "disk.full": "waiting for space on the disk{of}; fix: free some (`df -h`)",
-    "disk.error": "waiting for the disk to be readable; `journalctl -k` has the fault",
+    "disk.error": "waiting for the disk to become readable; `journalctl -k` shows the fault",
 }
 """No plan needs less disk, so no setting is lowered for it."""
 
@@ -173,13 +173,13 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     if MACHINE_LIMIT in finding.captures:
         return Decision("hold", text="the same plan again once the limit allows it", excused=True)
     if finding.signature in rules.healing.blameless:
-        text = "the same plan again: a request ended the engine, and no setting helps"
+        text = "the same plan again: a request crashed the engine, and no setting helps"
         return Decision("again", text=text, excused=True)
     reaction = BEYOND_CARD if finding.beyond_card else REACTIONS[finding.failure]
     # If the engine's message names a remedy, apply it at once, whatever the failure's reaction is.
     kind = "rung" if rules.healing.precise.get(finding.signature) else reaction.kind
     if is_final(finding, rules.healing):
-        return Decision("fail", text="starting again cannot help")
+        return Decision("fail", text="another start cannot help")
     if kind in ("hold", "retry"):
         text = f"waiting for {reaction.waits_for}, then the same plan again"
         return Decision("hold" if kind == "hold" else "again", text=text, excused=True)
@@ -192,7 +192,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     if taken:
         lower, change = taken
         return Decision("degrade", lower, str(lower.taken[-1]), change, obstacles)
-    text = "; ".join(obstacles) or "no rung of the ladder is left for it"
+    text = "; ".join(obstacles) or "no rung of the ladder is left for this failure"
     if kind == "rung":
         return Decision("fail", text=text, obstacles=obstacles)
     return Decision("hold" if kind == "wait" else "again", text=text, obstacles=obstacles)
@@ -209,7 +209,7 @@ def is_final(finding: Finding, healing: Healing) -> bool:
 def worth_remembering(plan: Plan) -> bool:
     """Whether a plan that served is worth remembering.
 
-    Giving up a share of memory to other programs is decided anew from free memory. Other rungs
+    How much memory to give up to other programs is decided afresh from free memory. Other rungs
     taken for lack of memory are remembered together with the occupancy (`degraded.py`).
     """
     return not any(taken.passing for taken in plan.taken)

@@ -90,8 +90,9 @@ class Healing:
         return {rung.name: rung for rung in self.rungs}
 
     def rungs_for(self, finding: Finding) -> tuple[Rung, ...]:
-        """Rungs that help against a failure, best first; a blamed component's rung comes before
-        all."""
+        """Rungs that help against a failure, best first; a blamed component's rung comes before all
+        others.
+        """
         if finding.signature in self.blameless:
             return ()
         phase = ANY if finding.signature in self.whatever_phase else finding.phase

@@ -78,7 +78,7 @@ def read(body: str, max_tokens: int = TOKENS) -> GreedyAnswer | None:
         logprobs, tops = document["token_logprobs"], document["top_logprobs"]
         # Some servers write NaN as null.
         if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in logprobs):
-            raise Degenerate("its logits are not numbers")
+            raise Degenerate("its logits are NaN")
         margins = tuple(map(_margin, logprobs, tops))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
@@ -152,6 +152,6 @@ _ANSWER = require(
         row(listed(string(MAX_TEXT), TOKENS, 1), listed(number(), TOKENS, 1)),
     ),
     lambda answer: len(answer.tokens) == len(answer.margins),
-    "has not one margin for each token",
+    "does not have exactly one margin per token",
 )
 _KEPT = table(_ANSWER, MAX_ANSWERS)

@@ -5,7 +5,7 @@ it shows no mark, no progress bar and no new kind of line for the phase's time l
 a hang is *suspected* when work is pending and no counter moves, and *confirmed* when that lasts
 `hang_s` and a test completion gets no answer. The test costs only one token, so it is sent early;
 after a false alarm, the next early test waits an hour. `/health` is trusted only when it reports a
-dead engine: it may answer while the thread that decodes and counts hangs.
+dead engine: it can answer while the thread that decodes and counts hangs.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _suspect(watch: WatchState, at: float, rules: DetectorRules) -> WatchStep:
     if watch.suspicion.since is not None:
         if at < watch.suspicion.answer_by:
             return watch, ()
-        return _hung(watch, at, "its test completion got no answer")
+        return _hung(watch, at, "the test completion got no answer")
     silent_s = at - watch.last_reading_at
     if silent_s >= rules.watch.hang_s:
         reason = f"the engine has not reported its counters for {silent_s:.0f} s"
@@ -216,7 +216,7 @@ def _suspect(watch: WatchState, at: float, rules: DetectorRules) -> WatchStep:
         patience_s = ask_s = rules.watch.hang_s * JIT_PATIENCE
     if at - since < ask_s:
         return watch, ()
-    reason = f"work is pending and nothing has moved for {at - since:.0f} s"
+    reason = f"work is pending, but nothing has progressed for {at - since:.0f} s"
     return _probe(watch, at, rules, reason, since + patience_s)
 
 
@@ -312,7 +312,7 @@ def _gpu(watch: WatchState, sample: GpuSample, rules: DetectorRules) -> WatchSte
     watch = replace(watch, throttled={**watch.throttled, sample.index: sample.throttled})
     how = f" at {sample.temperature} °C" if sample.temperature is not None else ""
     text = (
-        f"GPU {sample.index} is slowed down by {sample.throttled}{how}"
+        f"GPU {sample.index} is throttled by {sample.throttled}{how}"
         if sample.throttled
         else f"GPU {sample.index} is back at full speed"
     )
@@ -324,7 +324,7 @@ def _exit(watch: WatchState, exit: ChildExit, rules: DetectorRules) -> WatchStep
     dies."""
     how = f"killed by signal {-exit.status}" if exit.status < 0 else f"exit status {exit.status}"
     phase = "serving" if watch.serving else watch.phase or "launch"
-    return _break(watch, exit.at, Finding("engine-died", f"the engine ended: {how}", phase))
+    return _break(watch, exit.at, Finding("engine-died", f"the engine exited: {how}", phase))
 
 
 def _break(watch: WatchState, at: float, finding: Finding) -> WatchStep:

@@ -1,8 +1,8 @@
 """Detect useless drafting: no draft is accepted, or hardly any after many were.
 
 "Hardly any" is relative to this child's own history, so no model or draft depth needs a threshold.
-A change of topic may halve acceptance; a drop to a tenth for minutes means that the draft head
-reads corrupt state. Drafts looked up in the text drop as far when nothing repeats.
+A change of topic can halve acceptance; a drop to a tenth for minutes means that the draft head
+reads corrupt state. Drafts looked up in the text drop just as far when nothing repeats.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class AcceptanceTrend:
     """Acceptance by interval, and the current run of bad intervals.
 
     `barren` counts intervals without any accepted draft; `fallen` are shares far below the usual
-    one, which join the history only once acceptance has recovered by itself.
+    one, which join the history only once acceptance has recovered on its own.
     """
 
     shares: tuple[float, ...] = ()
@@ -44,7 +44,7 @@ class AcceptanceTrend:
 
     @property
     def doubtful(self) -> bool:
-        """Whether the latest interval was bad, which means little by itself."""
+        """Whether the latest interval was bad, which means little on its own."""
         return self.barren > 0 or bool(self.fallen)
 
     def collapse(self, *, lookup_drafts: bool) -> str:
@@ -55,7 +55,7 @@ class AcceptanceTrend:
             return ""
         return (
             f"{median(self.fallen):.1%} of the drafts were accepted in {len(self.fallen)} "
-            f"intervals, usually {median(self.shares):.0%}"
+            f"intervals, compared with {median(self.shares):.0%} usually"
         )
 
     @property

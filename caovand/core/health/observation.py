@@ -13,7 +13,7 @@ class LogMark:
     """Progress that one log line shows.
 
     `phase` is None if the line may belong to any phase. A `heartbeat` only shows that something
-    still waits: it is no progress. `jit` is a kernel compiled while serving, which may delay an
+    still waits: it is no progress. `jit` is a kernel compiled while serving, which can delay an
     engine step by minutes.
     """
 
@@ -131,7 +131,7 @@ class WatchTick:
 
 @dataclass(frozen=True)
 class ChildExit:
-    """The end of the engine's first process; `status` is negative for a signal."""
+    """The exit of the engine's first process; `status` is negative for a signal."""
 
     status: int
     at: float

@@ -26,7 +26,9 @@ class Suspicion:
     needless_at: float | None = None
 
     def allows_early_test(self, standstill_since: float, at: float) -> bool:
-        """Whether a test may be sent before a standstill has lasted the whole `hang_s`."""
+        """Whether a test completion may be sent before a standstill has lasted the whole
+        `hang_s`.
+        """
         refused = self.refused_at is not None and self.refused_at >= standstill_since
         calm = self.needless_at is not None and at - self.needless_at < CALM_S
         return not refused and not calm

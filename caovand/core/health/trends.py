@@ -57,11 +57,11 @@ def _compare(trend: Trend, rate: float) -> tuple[Trend, tuple[str, ...]]:
     if usual is None or rate >= usual * SLOW_SHARE:
         was_reported = trend.slow >= SLOW_INTERVALS and usual is not None
         kept = (*trend.rates, rate)[-HISTORY:]
-        text = f"decoding is back at {rate:.1f} tokens/s a request"
+        text = f"decoding is back at {rate:.1f} tokens/s per request"
         return replace(trend, rates=kept, slow=0), ((text,) if was_reported else ())
     # Slow intervals stay out of the history that they are compared with.
     trend = replace(trend, slow=trend.slow + 1)
     if trend.slow != SLOW_INTERVALS:
         return trend, ()
-    text = f"decoding at {rate:.1f} tokens/s a request, usually {usual:.1f}"
+    text = f"decoding at {rate:.1f} tokens/s per request, compared with {usual:.1f} usually"
     return trend, (text,)

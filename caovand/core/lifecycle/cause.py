@@ -1,4 +1,4 @@
-"""Why an engine ended: the label under which the next start is counted."""
+"""Why an engine stopped: the label under which the next start is counted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ CAUSES = (*FAILURES, OPERATOR, HEAD, PLAN)
 
 
 def cause_of_end(before: Snapshot, event: LifecycleEvent, after: Snapshot) -> str:
-    """The cause of the engine's end: a failure, the operator, the cluster's head or a new plan.
+    """The cause of the engine's stop: a failure, the operator, the cluster's head or a new plan.
 
-    "" if no engine ended.
+    "" if no engine stopped.
     """
     if not before.spawned or before.ending is not None or after.ending is None:
         return ""

@@ -1,4 +1,4 @@
-"""End a child: the time limits, what follows, and what happens if it does not end."""
+"""Stop a child: the time limits, what follows, and what happens if it does not exit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOLD_S = 300.0
 def recycle(
     s: Snapshot, event: LifecycleEvent, rules: LifecycleRules, ending: Ending, reason: str
 ) -> TransitionResult:
-    """End the child; `ending` says what follows."""
+    """Stop the child; `ending` says what follows."""
     gentle = _ends_gently(s, event)
     grace_s = STARTING_GRACE_S if s.state is not State.SERVING else 0.0
     grace_s = rules.watch.shutdown_timeout_s + DRAIN_MARGIN_S if gentle else grace_s
@@ -76,7 +76,7 @@ def _ending_of(s: Snapshot) -> Ending:
 
 
 def gone(s: Snapshot, event: Gone, rules: LifecycleRules) -> TransitionResult:
-    """Do what the child was ended for, now that it is gone."""
+    """Do what the child was stopped for, now that it is gone."""
     after_stop = _ending_of(s).after_stop
     s = replace(s, next_plan=_ending_of(s).next_plan)
     if after_stop == "start":
@@ -96,7 +96,7 @@ def unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) -> Transit
 
 def recycling_overdue(s: Snapshot, event: TimePassed, rules: LifecycleRules) -> TransitionResult:
     """The last resort if ending a child produced no result at all."""
-    text = "cannot end the engine: no answer within the deadline; look for its processes"
+    text = "cannot stop the engine: no answer within the deadline; check for its processes"
     return _hold_unended(s, event.at, Finding("unknown", text), rules)
 
 
@@ -109,7 +109,7 @@ def _hold_unended(
 
 
 def _hold_s(s: Snapshot, rules: LifecycleRules) -> float:
-    """Longer after each failure: an inspection may miss what only a running engine meets.
+    """Longer after each failure: an inspection can miss what only a running engine reveals.
 
     A card with bad memory answers NVML normally, and each attempt costs a model load.
     """
@@ -119,7 +119,7 @@ def _hold_s(s: Snapshot, rules: LifecycleRules) -> float:
 
 
 def start_when_gone(s: Snapshot, event: Start | Restart, rules: LifecycleRules) -> TransitionResult:
-    """Start as soon as the child is gone, whatever it was ended for."""
+    """Start as soon as the child is gone, whatever it was stopped for."""
     return replace(s.without_failures(), ending=Ending("start")), ()
 
 
@@ -163,14 +163,14 @@ def stopped(s: Snapshot, event: Gone, rules: LifecycleRules) -> TransitionResult
 
 
 def stopped_unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) -> TransitionResult:
-    """STOPPED, with the processes that could not be ended as the reason."""
+    """STOPPED, with the processes that could not be killed as the reason."""
     return _stop_with(s, event.at, event.finding.text)
 
 
 def stopping_overdue(s: Snapshot, event: TimePassed, rules: LifecycleRules) -> TransitionResult:
-    """Stop despite remaining processes; the next daemon ends them."""
+    """Stop despite remaining processes; the next daemon kills them."""
     return _stop_with(
-        s, event.at, "the engine did not end within its deadline; look for its processes"
+        s, event.at, "the engine did not stop within its deadline; check for its processes"
     )
 
 

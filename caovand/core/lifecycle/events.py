@@ -36,12 +36,12 @@ class InspectionEvent(LifecycleEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Start(LifecycleEvent):
-    """The operator wants the engine; earlier failures are forgotten."""
+    """The operator requests the engine; earlier failures no longer count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restart(LifecycleEvent):
-    """The operator or the cluster's head wants a new child, or a better plan may fit."""
+    """The operator or the cluster's head requests a new child, or a better plan may fit."""
 
     reason: str = "restart requested"
     by: Literal["operator", "head", "plan"] = "operator"
@@ -59,7 +59,7 @@ class Reconfigured(LifecycleEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Stop(LifecycleEvent):
-    """The operator wants no engine; with `quit` the daemon also ends."""
+    """The operator stops the engine; with `quit` the daemon also exits."""
 
     quit: bool = False
 
@@ -78,7 +78,7 @@ class Planned(InspectionEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class StartRefused(InspectionEvent):
-    """No plan can be made or started; only with `hold` may waiting help."""
+    """No plan can be made or started; waiting can help only with `hold`."""
 
     finding: Finding
     hold: bool
@@ -108,14 +108,14 @@ class Failed(ChildEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Exited(ChildEvent):
-    """The child's first process ended, with any status."""
+    """The child's first process exited, with any status."""
 
     finding: Finding
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gone(ChildEvent):
-    """Nothing of the child is left; this is proven."""
+    """The child is completely gone; this is proven."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class Spawn:
 
 @dataclass(frozen=True)
 class EndChild:
-    """End the child and all processes it left: TERM first, KILL after `grace_s`; reply Gone.
+    """Stop the child and all processes it left: TERM first, KILL after `grace_s`; reply Gone.
 
     Before that, the gateway's answers in progress get `drain_s` to finish.
     """

@@ -68,7 +68,7 @@ def overdue(s: Snapshot, event: TimePassed, rules: LifecycleRules) -> Transition
 
 
 def failed(s: Snapshot, event: Failed | Exited, rules: LifecycleRules) -> TransitionResult:
-    """Judge and count a failure of the running plan, then end the child."""
+    """Judge and count a failure of the running plan, then stop the child."""
     plan, finding = s.plan, event.finding
     if plan is None or not s.spawned:
         return s, ()  # the child does not exist
@@ -97,10 +97,10 @@ def failed(s: Snapshot, event: Failed | Exited, rules: LifecycleRules) -> Transi
 
 
 def _is_against(fallback: Plan, finding: Finding, remedy: Decision) -> bool:
-    """Whether a failure is evidence against the plan that replaced `fallback`, with no remedy that
-    costs nothing.
+    """Whether a failure is evidence against the plan that replaced `fallback`, without a remedy
+    that costs nothing.
 
-    A plan that the judge reverts by itself was on trial, so it is not refused.
+    A plan that the judge reverts was on trial, so it is not refused.
     """
     if remedy.verdict == "degrade":
         lower = remedy.plan
@@ -123,7 +123,7 @@ def _ending(s: Snapshot, remedy: Decision) -> Ending:
 
 
 def restart(s: Snapshot, event: Restart, rules: LifecycleRules) -> TransitionResult:
-    """A new child is wanted: failures of this one no longer count."""
+    """A new child is requested: failures of this one no longer count."""
     fallback = None if event.by == "head" else _last_served(s)
     s = replace(s.without_failures(), fallback=fallback, abandoned="")
     return recycle(s, event, rules, Ending("start"), event.reason)
@@ -145,7 +145,7 @@ def replan(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Transitio
 
 
 def planned(s: Snapshot, event: Planned, rules: LifecycleRules) -> TransitionResult:
-    """Spawn the planned child; a living child is ended only if its plan changed."""
+    """Spawn the planned child; a live child is stopped only if its plan changed."""
     if not s.spawned:
         return spawn(s, event, rules)
     s = replace(s, inspecting=False)
@@ -159,7 +159,7 @@ def planned(s: Snapshot, event: Planned, rules: LifecycleRules) -> TransitionRes
 
 
 def refused(s: Snapshot, event: StartRefused, rules: LifecycleRules) -> TransitionResult:
-    """A living child keeps its plan; only the refusal of the new one is shown."""
+    """A live child keeps its plan; only the refusal of the new one is shown."""
     if not s.spawned:
         return wait_refused(s, event, rules)
     return replace(s, inspecting=False, refusal=event.finding), ()

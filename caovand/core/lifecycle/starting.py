@@ -65,7 +65,7 @@ def spawn(s: Snapshot, event: Planned, rules: LifecycleRules) -> TransitionResul
     if s.fallback is not None and plan.identity == s.fallback.identity:
         s = replace(s, fallback=None)
     if s.next_plan is None or s.next_plan.identity != plan.identity:
-        # Retried unchanged or degraded, the plan still differs from what the file asks for.
+        # Retried unchanged or degraded, the plan still differs from the configuration file.
         s = replace(s, refusal=None, abandoned="")
     s = replace(
         s, plan=plan, next_plan=None, inspecting=False, spawned=True, spawns=s.spawns + 1,
@@ -100,8 +100,8 @@ def wait_for_inspection(s: Snapshot, event: TimePassed, rules: LifecycleRules) -
     counts."""
     doing = f" ({s.detail})" if s.detail else "; check for a hung disk or driver"
     text = (
-        "cannot plan: the inspection of engine, model and host has not finished after"
-        f" {event.at - s.since:.0f} s{doing}"
+        "cannot plan: inspecting the engine, the model and the host has not finished after "
+        f"{event.at - s.since:.0f} s{doing}"
     )
     finding = Finding("start-stall", text, s.phase)
     deadline = event.at + max(INSPECT_S, rules.watch.recheck_s)

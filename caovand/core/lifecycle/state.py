@@ -1,4 +1,4 @@
-"""The state machine's knowledge of one slot, and the thresholds for its decisions."""
+"""The state of one slot, and the thresholds for the state machine's decisions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class State(str, Enum):
     """The daemon's activity for its engine.
 
     STOPPED -> STARTING -> SERVING -> RECYCLING -> BACKOFF -> STARTING ... STARTING: inspect, plan,
-    spawn, phases, proof. HOLD: waits for an outside cause to pass. RECYCLING: ends a child so that
+    spawn, phases, proof. HOLD: waits for an outside cause to pass. RECYCLING: stops a child so that
     another can run. FAILED: the operator must act.
     """
 
@@ -50,7 +50,7 @@ class Ending:
 
     @property
     def state(self) -> State:
-        """The state in which the child is ended."""
+        """The state in which the child is stopped."""
         return State.STOPPING if self.after_stop in ("stopped", "quit") else State.RECYCLING
 
 
@@ -133,7 +133,7 @@ class Snapshot:
         return replace(self, refusal=None, fallback=None, abandoned="")
 
     def without_failures(self) -> Snapshot:
-        """Forget all failures: the operator asked for another attempt."""
+        """Reset all failure counts: the operator requested another attempt."""
         return replace(self, failures=0, failed_plan="", recurrence=NO_RECURRENCE)
 
 
@@ -154,7 +154,7 @@ class LifecycleRules:
     """The operator's thresholds, and `judge`, which decides what follows a failure.
 
     `judge` takes the plan, the finding, and how often that plan has failed in this way. Answers in
-    progress get `gateway_drain_s` before a planned end.
+    progress get `gateway_drain_s` before a planned stop.
     """
 
     watch: WatchSection = field(default_factory=WatchSection)

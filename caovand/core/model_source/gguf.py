@@ -78,7 +78,7 @@ def find_variant(variants: Sequence[Variant], label: str) -> Variant | None:
 def preferred_variant(variants: Sequence[Variant], card_bytes: int, host_bytes: int) -> Variant:
     """The model for a machine with this much free memory on cards and host.
 
-    Preferred is the best one that fits entirely on the cards; else one of four bits, split between
+    Preferred is the best one that fits entirely on the cards; else a four-bit one, split between
     cards and host; else the largest that fits. Without a card, smaller models are faster, so four
     bits come first.
     """

@@ -121,7 +121,7 @@ def listing(commit: str, files: Iterable[RemoteFile]) -> Listing:
     for remote in ordered:
         folders = remote.path.split("/")[:-1]
         if any("/".join(folders[: n + 1]) in names for n in range(len(folders))):
-            raise BadListing(f"{remote.path} lies in a file")
+            raise BadListing(f"{remote.path} is below another file")
     return Listing(commit, ordered)
 
 
@@ -131,7 +131,7 @@ def parse_hugging_face(document: Any) -> Listing:
         raise BadListing("it is not a table")
     commit = document.get("sha")
     if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
-        raise BadListing("it names no commit")
+        raise BadListing("it does not name a commit")
     return listing(commit, (_of_sibling(sibling) for sibling in _entries(document.get("siblings"))))
 
 
@@ -150,7 +150,7 @@ def parse_modelscope(document: Any) -> Listing:
         raise BadListing("it has no data")
     entries = _entries(data.get("Files"))
     if len(entries) >= MAX_LISTED:
-        raise BadListing(f"it has {len(entries)} entries, where the service may cut a list off")
+        raise BadListing(f"it has {len(entries)} entries, and the service may have truncated it")
     return listing(
         "",
         (

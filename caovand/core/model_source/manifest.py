@@ -50,10 +50,10 @@ class Manifest:
 def read(document: Any) -> Manifest:
     """Parse `document`'s output, validated like a hub's list; raises BadListing."""
     if not isinstance(document, Mapping) or document.get("version") != VERSION:
-        raise BadListing("it is of another version")
+        raise BadListing("it has another version")
     texts = [document.get(key) for key in ("name", "endpoint", "revision", "commit", "pulled_at")]
     if not all(isinstance(text, str) and len(text) <= MAX_TEXT for text in texts):
-        raise BadListing("a text is missing")
+        raise BadListing("a field is missing")
     name, endpoint, revision, commit, pulled_at = (str(text) for text in texts)
     files = document.get("files")
     if not isinstance(files, Mapping) or len(files) > listing.MAX_FILES:

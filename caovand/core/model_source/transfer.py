@@ -1,6 +1,6 @@
 """Resume an interrupted download: what to request, and what a response may do to the file.
 
-The hash decides at the end whether the content is right. This module decides where bytes may be
+The hash decides at the end whether the content is correct. This module decides where bytes may be
 written, so that no response ruins a file in a way that only the hash would reveal, hours later.
 """
 
@@ -76,7 +76,7 @@ def judge(
     if status == 416 and asked.offset:
         return Judgement(Do.START_OVER, why="HTTP 416")
     if headers.get("content-encoding", "identity").lower() != "identity":
-        return Judgement(Do.REFUSE, why="it is compressed, which was not asked for")
+        return Judgement(Do.REFUSE, why="it is compressed, which was not requested")
     length = headers.get("content-length")
     if status == 200:
         if length is not None and not _equals(length, size_bytes):
@@ -86,7 +86,7 @@ def judge(
         return Judgement(Do.REFUSE, why=f"HTTP {status}")
     match = _RANGE.fullmatch(headers.get("content-range", ""))
     if not match:
-        return Judgement(Do.REFUSE, why="it is a part of the file and does not say which")
+        return Judgement(Do.REFUSE, why="it is a part of the file, without its range")
     first, last, whole = int(match[1]), int(match[2]), match[3]
     if (first, last) != (asked.offset, size_bytes - 1) or whole not in ("*", str(size_bytes)):
         return _mismatch(match[0], f"bytes {asked.offset}-{size_bytes - 1}/{size_bytes}")

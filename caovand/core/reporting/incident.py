@@ -18,7 +18,7 @@ from caovand.core.secrets import hide_in
 BEFORE, AFTER = 20, 10  # lines of context around the causing line
 MAX_TEXT = 2000
 LIVE_FAILURES = frozenset({"hang", "start-stall"})
-"""Failures that only the living engine can explain, by showing what it waits for."""
+"""Failures that only the live engine can explain, by showing what it waits for."""
 
 _BULKY = frozenset(
     {"flags", "deprecated", "choices", "tool_parsers", "reasoning_parsers", "weights"}
@@ -46,7 +46,7 @@ class FailureContext:
     metrics: str = ""
     secrets: Sequence[str] = field(default=())
     live: bool = False
-    """Whether the living engine explains the failure, as it does for LIVE_FAILURES."""
+    """Whether the live engine explains the failure, as for LIVE_FAILURES."""
     nodes: Mapping[str, int] = field(default_factory=dict)
     """The other nodes that ran one of its ranks, with that rank."""
 
@@ -105,7 +105,7 @@ def node_file(rank: int) -> str:
 
 
 def dedup_mark(snapshot: Snapshot) -> str:
-    """Equal for failures of which another incident would add nothing; "" for all others.
+    """Equal for failures for which another incident would add nothing; "" for all others.
 
     A failure that only requires waiting recurs; its incidents would displace the first one and
     those of other failures.

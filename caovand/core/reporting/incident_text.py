@@ -26,7 +26,10 @@ def lines(report: Mapping[str, Any], files: Mapping[str, int], nodes: NodeReport
     yield f"  phase     {finding['phase'] or '-'}"
     yield f"  what      {finding['text']}"
     for request in report.get("requests", ()):
-        yield f"  request   {request}: an engine ended with it twice, the second time with no other"
+        yield (
+            f"  request {request}: crashed an engine twice, the second time with no other "
+            "request running"
+        )
     answer = report.get("answer")  # incidents from earlier releases have none
     yield from answer_text.evidence(answer) if answer else ()
     decision = report["decision"]
@@ -61,7 +64,9 @@ def _node(node: Mapping[str, Any], evidence: Mapping[str, Any] | None) -> Iterat
         yield f"{title}: no evidence: {evidence['missing']}"
         return
     finding = evidence["finding"]
-    yield f"{title}, {evidence['at']}: {finding['failure'] if finding else 'ended with the others'}"
+    yield (
+        f"{title}, {evidence['at']}: {finding['failure'] if finding else 'stopped with the others'}"
+    )
     if finding:
         yield f"  phase     {finding['phase'] or '-'}"
         yield f"  what      {finding['text']}"

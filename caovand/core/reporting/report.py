@@ -73,9 +73,9 @@ def _rank(rank: RankForecast) -> dict[str, Any]:
 
 
 def forecast_figures(memory: MemoryEstimate | None) -> dict[str, float]:
-    """The values that the forecast expects the engine to report, by figure.
+    """The values that the forecast expects the engine to report, by name.
 
-    Pipeline stages differ, so each has figures of its own, such as `stage_0_weights_gib`.
+    Pipeline stages differ, so each has its own values, such as `stage_0_weights_gib`.
     """
     if memory is None or memory.fits is None:
         return {}
@@ -92,7 +92,7 @@ def forecast_figures(memory: MemoryEstimate | None) -> dict[str, float]:
 def compare(
     forecast: Mapping[str, float], reported: Mapping[str, Any]
 ) -> dict[str, dict[str, float]]:
-    """Forecast value, reported value and relative error, by figure."""
+    """Forecast value, reported value and relative error, by name."""
     pairs = ((name, value, reported.get(name)) for name, value in forecast.items())
     return {
         name: {"forecast": value, "reported": actual, "off": round(value / actual - 1, 3)}

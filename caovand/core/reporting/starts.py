@@ -77,7 +77,7 @@ def follow(
 def finish_start(
     course: StartInProgress, plan: str, at: float, figures: Mapping[str, Any]
 ) -> CompletedStart:
-    """Finish a start; only those of the engine's figures that are in seconds are kept."""
+    """Finish a start; keep only the engine's values that are in seconds."""
     reported = {
         name: float(value)
         for name, value in dict(figures).items()
@@ -123,7 +123,9 @@ def start_text(start: CompletedStart, before: CompletedStart | None) -> str:
     text = f"the start took {duration_text(start.seconds, start.phases)}"
     if before is None:
         return text
-    which = "the one before" if before.plan == start.plan else "the one before, of another plan,"
+    which = (
+        "the previous one" if before.plan == start.plan else "the previous one, with another plan,"
+    )
     return f"{text}; {which} took {duration_text(before.seconds, before.phases)}"
 
 

@@ -77,7 +77,7 @@ class SlotFacts:
     mode: str
     mode_origin: str
     figures: Mapping[str, Any]
-    """The engine's figures, from `figures.track`."""
+    """The engine's metrics, from `figures.track`."""
     revision: int
     gpus: tuple[GpuSample, ...] = ()
     degraded_since: float | None = None
@@ -95,7 +95,7 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
     plan, engine, deadline = snapshot.plan, facts.engine, snapshot.deadline
     # While HOLD checks again, the deadline is the check's.
     waits = snapshot.state in (State.BACKOFF, State.HOLD) and not snapshot.rechecking
-    # An engine that could not be ended is still known, but its last figures are irrelevant.
+    # An engine that could not be stopped is still known, but its last metrics are irrelevant.
     lives = snapshot.state not in WITHOUT_ENGINE
     return {
         "state": snapshot.state.value,
@@ -231,7 +231,7 @@ def entry(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def public(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The status document for the socket that everybody may read, without text from the engine."""
+    """The status document for the socket that every user may read, without text from the engine."""
     shown = {**document, "detail": public_detail(document["detail"])}
     # The reason comes from the plugin and may contain a path.
     for refused in unused_kernels(document["reported"]):
@@ -257,7 +257,7 @@ def public(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def public_detail(detail: str) -> str:
-    """A phase's detail if everybody may read it: text from the engine's log is in quotes."""
+    """A phase's detail if every user may read it: text from the engine's log is in quotes."""
     return "" if '"' in detail else detail
 
 

@@ -119,7 +119,7 @@ def decode_request(frame: bytes) -> Request:
         # The sender may have put 64 KiB of anything there: only quote a number.
         theirs = json.dumps(version)[:20] if isinstance(version, (int, float)) else "none"
         raise WireError(
-            "bad-version", f"cannot talk protocol version {theirs}: this is {VERSION}",
+            "bad-version", f"cannot use protocol version {theirs}: this is version {VERSION}",
             "update caovanctl or caovand so that both have the same version", request_id,
         )  # fmt: skip
     op, args = document.get("op"), document.get("args", {})

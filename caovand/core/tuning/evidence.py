@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from caovand.core.config.schema import MAX_DRAFT_DEPTH
 from caovand.core.figures.track import TrackPoint
 
-DEPTHS = range(7)  # the modelled ones, which the operator's may exceed
+DEPTHS = range(7)
+"""The depths that are compared for a model's own head."""
+MAX_MEASURED_DEPTH = 32
+"""The deepest that is measured: an operator may choose more than DEPTHS, and a drafter has as many
+as it was trained for."""
 CONTEXT_BANDS = (0, 8 << 10, 32 << 10)
 """Minimum context of each band, in tokens."""
 KEPT_STEPS = 20_000
@@ -98,7 +101,7 @@ def measure_steps(
     band = band_of(context)
     if _under_way(before) and (earlier is None or band_of(earlier) != band):
         return None
-    accepted = more.accepted[:MAX_DRAFT_DEPTH] if more.drafts else ()
+    accepted = more.accepted[:MAX_MEASURED_DEPTH] if more.drafts else ()
     return band, Measurements(steps, seconds, accepted)
 
 

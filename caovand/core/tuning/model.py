@@ -21,6 +21,8 @@ _SHARES = tuple(percent / 100 for percent in (*range(0, 40, 2), *range(40, 201, 
 """Possible cost of a draft relative to a step without any; large for a tiny model."""
 _USUAL_SHARE, _SPREAD = 0.1, 0.08
 """A draft's usual relative cost and its spread; far higher costs are unusual, not impossible."""
+_OF_A_BLOCK, _SPREAD_OF_A_BLOCK = 0.02, 0.02
+"""The same for a drafter, which makes a block in one pass: a draft more is only verified."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Estimate:
         """Rates over all these bands, weighted by each band's share."""
         return tuple(
             1 / sum(weight / self.by_band[band][depth] for band, weight in self.weights.items())
-            for depth in DEPTHS
+            for depth in range(len(next(iter(self.by_band.values()))))
         )
 
     def gain(self, depth: int, over: int) -> float:
@@ -49,14 +51,15 @@ class Estimate:
         return self.per_s[depth] / self.per_s[over] - 1
 
 
-def estimate(evidence: MeasurementsByBand, *depths: int) -> Estimate | None:
-    """Estimate over the bands with enough measurements of each of `depths`; None without any.
+def estimate(evidence: MeasurementsByBand, *depths: int, among: range = DEPTHS) -> Estimate | None:
+    """Estimate of the depths `among` others, over the bands with enough measurements of each of
+    `depths`; None without any.
 
     Acceptance is only known from steps that drafted.
     """
     known = dict[int, dict[int, Measurements]]()
     for (depth, band), seen in evidence.items():
-        if seen.steps >= ENOUGH_STEPS and depth in DEPTHS:
+        if seen.steps >= ENOUGH_STEPS and depth in among:
             known.setdefault(band, {})[depth] = seen
     known = {
         band: seen for band, seen in known.items() if max(seen) and all(d in seen for d in depths)
@@ -65,22 +68,22 @@ def estimate(evidence: MeasurementsByBand, *depths: int) -> Estimate | None:
     if not known:
         return None
     return Estimate(
-        {band: _rates(seen) for band, seen in known.items()},
+        {band: _rates(seen, among) for band, seen in known.items()},
         {band: count / sum(tokens.values()) for band, count in tokens.items()},
         tuple(sorted({depth for seen in known.values() for depth in seen})),
         round(sum(tokens.values())),
     )
 
 
-def _rates(known: Mapping[int, Measurements]) -> tuple[float, ...]:
+def _rates(known: Mapping[int, Measurements], among: range) -> tuple[float, ...]:
     """Tokens per second at each depth.
 
     The model smooths the noise of each depth's measured steps; a measurement that is far off
     overrides it.
     """
-    chances, speeds = _chances(known), _speeds(known)
+    chances, speeds = _chances(known, among[-1]), _speeds(known, among)
     rates, tokens, chance = list[float](), 1.0, 1.0
-    for depth in DEPTHS:
+    for depth in among:
         if depth:
             chance *= chances[depth - 1]
             tokens += chance
@@ -91,13 +94,13 @@ def _rates(known: Mapping[int, Measurements]) -> tuple[float, ...]:
     return tuple(rates)
 
 
-def _chances(known: Mapping[int, Measurements]) -> list[float]:
+def _chances(known: Mapping[int, Measurements], positions: int) -> list[float]:
     """Conditional acceptance probability of a draft after an accepted one, by position.
 
     Positions beyond the deepest measured one reuse its probability: acceptance seldom rises.
     """
     chances = list[float]()
-    for position in range(DEPTHS[-1]):
+    for position in range(positions):
         reached = accepted = 0.0
         for depth, seen in known.items():
             if position < min(depth, len(seen.accepted)):
@@ -108,14 +111,16 @@ def _chances(known: Mapping[int, Measurements]) -> list[float]:
     return chances
 
 
-def _speeds(known: Mapping[int, Measurements]) -> list[float]:
+def _speeds(known: Mapping[int, Measurements], among: range) -> list[float]:
     """Steps per second at each depth: the mean over all plausible costs, weighted by likelihood."""
     fits = list[tuple[float, float, float]]()
+    head = len(among) <= len(DEPTHS)
+    usual, spread = (_USUAL_SHARE, _SPREAD) if head else (_OF_A_BLOCK, _SPREAD_OF_A_BLOCK)
     for share in _SHARES:
         starts = [log(seen.step_s / (1 + share * depth)) for depth, seen in known.items()]
         middle = fmean(starts)
         misfit = sum((start - middle) ** 2 for start in starts) / NOISE**2
-        unlikely = misfit / 2 + log1p(((share - _USUAL_SHARE) / _SPREAD) ** 2)
+        unlikely = misfit / 2 + log1p(((share - usual) / spread) ** 2)
         fits.append((unlikely, share, exp(middle)))
     least = min(fits)[0]
     weights = [exp(least - unlikely) for unlikely, _, _ in fits]
@@ -125,5 +130,5 @@ def _speeds(known: Mapping[int, Measurements]) -> list[float]:
             for weight, (_, share, start) in zip(weights, fits, strict=True)
         )
         / sum(weights)
-        for depth in DEPTHS
+        for depth in among
     ]

@@ -43,7 +43,7 @@ class Suggestion:
         depths = ", ".join(map(str, self.basis.depths))
         measured = f"{self.basis.tokens:,} tokens measured at depth {depths}{self._losing_note}"
         if self.trial:
-            return f"try drafting depth {self.best}, to see what a draft costs ({measured})"
+            return f"try drafting depth {self.best} to measure what a draft costs ({measured})"
         if self.best == self.depth:
             return f"drafting depth {self.depth} is the fastest ({measured})"
         gain = f"{self.gain:+.0%}" + ("" if self.best in self.basis.depths else " expected")
@@ -53,7 +53,7 @@ class Suggestion:
     def loses_from(self) -> int | None:
         """The context length from which drafting loses at every depth; None if there is none."""
         bands = sorted(self.basis.by_band)
-        drafts = [max(DEPTHS, key=self.basis.by_band[band].__getitem__) > 0 for band in bands]
+        drafts = [max(rates) > rates[0] for rates in map(self.basis.by_band.__getitem__, bands)]
         if all(drafts) or not any(drafts) or drafts != sorted(drafts, reverse=True):
             return None
         return CONTEXT_BANDS[bands[drafts.index(False)]]
@@ -88,14 +88,16 @@ def _rounded(rates: tuple[float, ...]) -> list[float]:
 
 def suggestion(record: TuningRecord, depth: int) -> Suggestion | None:
     """The suggestion at the current `depth`; None until it has enough measurements."""
-    basis = estimate(record.evidence, depth) if depth in DEPTHS else None
+    among = record.depths
+    basis = estimate(record.evidence, depth, among=among) if depth in among else None
     if basis is None:
         return None
-    allowed = [d for d in DEPTHS if d == depth or d not in record.refused]
+    allowed = [d for d in among if d == depth or d not in record.refused]
     best = max(allowed, key=basis.per_s.__getitem__)
     if basis.gain(best, depth) >= MIN_GAIN:
         return Suggestion(depth, best, basis.gain(best, depth), basis)
-    trials = [d for d in TRIAL if d in allowed and d != depth]
+    halves = (depth // 2,) if depth > DEPTHS[-1] else ()
+    trials = [d for d in (*halves, *TRIAL) if d in allowed and d != depth]
     if len(basis.depths) == 1 and trials:
         return Suggestion(depth, trials[0], 0.0, basis, trial=True)
     return Suggestion(depth, depth, 0.0, basis)
@@ -116,7 +118,7 @@ class Moment:
 
     @property
     def obstacle(self) -> str:
-        """Why the engine may not be restarted now; "" if it may."""
+        """Why the engine must not be restarted now; "" if it may be."""
         if self.failed_s is not None and self.failed_s < COOL_DOWN_S:
             minutes = (COOL_DOWN_S - self.failed_s) / 60
             return f"an engine failed: no change for {minutes:.0f} min"
@@ -153,7 +155,10 @@ def move(record: TuningRecord, at: float) -> TuningStep:
     home = replace(record, depth=record.home)
     if record.trying:
         if basis is None and _is_over(record, at):
-            text = f"drafting depth {record.depth} met too few requests like those at {record.home}"
+            text = (
+                f"drafting depth {record.depth} had too few requests comparable with those at "
+                f"{record.home}"
+            )
             return TuningStep(record.move(record.home, at), f"{text}: back to {record.home}")
         if basis is None or basis.gain(record.depth, record.home) > 0:
             return TuningStep(record)
@@ -197,10 +202,10 @@ def awaited_evidence(record: TuningRecord, depth: int) -> str:
     """The evidence that a suggestion at the current `depth` still lacks."""
     steps = max((s.steps for (d, _), s in record.evidence.items() if d == depth), default=0.0)
     if steps >= ENOUGH_STEPS:
-        return f"drafting depth {depth}: nothing to suggest: no drafts have been measured yet"
+        return f"drafting depth {depth}: no suggestion, because no drafts have been measured yet"
     return (
-        f"drafting depth {depth}: {steps:,.0f} of {ENOUGH_STEPS:,} steps measured; only those of"
-        " one request at a time count"
+        f"drafting depth {depth}: {steps:,.0f} of {ENOUGH_STEPS:,} steps measured; only steps "
+        "with a single request count"
     )
 
 
@@ -213,7 +218,9 @@ def _is_over(record: TuningRecord, at: float) -> bool:
 
 def _of_trial(record: TuningRecord) -> Estimate | None:
     """The estimate that compares the depth on trial with the previous one."""
-    return estimate(record.evidence, record.depth, record.home) if record.trying else None
+    if not record.trying:
+        return None
+    return estimate(record.evidence, record.depth, record.home, among=record.depths)
 
 
 def _compare(basis: Estimate, record: TuningRecord) -> str:

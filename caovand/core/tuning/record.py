@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from caovand.core.config.schema import MAX_DRAFT_DEPTH
 from caovand.core.document import (
     PartReader,
     into,
@@ -21,7 +20,9 @@ from caovand.core.document import (
 )
 from caovand.core.tuning.evidence import (
     CONTEXT_BANDS,
+    DEPTHS,
     MAX_COUNT,
+    MAX_MEASURED_DEPTH,
     Measurements,
     MeasurementsByBand,
 )
@@ -48,6 +49,11 @@ class TuningRecord:
     refused: frozenset[int] = frozenset()
     moves: tuple[float, ...] = ()
     used: float = 0.0
+
+    @property
+    def depths(self) -> range:
+        """The depths to compare: up to the policy's own, which a drafter's training sets."""
+        return range(max(len(DEPTHS), self.own + 1))
 
     @property
     def trying(self) -> bool:
@@ -115,10 +121,10 @@ def _by_basis(
     return {record.basis: record for record in records}, float(failed_at)
 
 
-_DEPTH, _BAND = whole(high=MAX_DRAFT_DEPTH), whole(high=len(CONTEXT_BANDS) - 1)
+_DEPTH, _BAND = whole(high=MAX_MEASURED_DEPTH), whole(high=len(CONTEXT_BANDS) - 1)
 _COUNT = number(0, MAX_COUNT)
 _MEASURED = require(
-    row(_DEPTH, _BAND, _COUNT, _COUNT, listed(_COUNT, MAX_DRAFT_DEPTH)),
+    row(_DEPTH, _BAND, _COUNT, _COUNT, listed(_COUNT, MAX_MEASURED_DEPTH)),
     lambda seen: (seen[2] == 0) == (seen[3] == 0),
     "has steps without seconds, or seconds without steps",
 )

@@ -70,14 +70,14 @@ def _shortened(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
 
 def _omitted_nodes(count: int) -> CheckResult:
     text = f"the response is full: {count} lost or refused nodes are not listed"
-    return finding("WARN", text, "restart caovan on the head, which forgets absent nodes")
+    return finding("WARN", text, "restart caovan on the head: that drops absent nodes")
 
 
 def _omitted_findings(rest: Sequence[tuple[str, CheckResult]]) -> CheckResult:
     text = f"the response is full: {len(rest)} more are not shown"
     if rest[0][1].verdict == "PASS":
         return replace(rest[0][1], text=f"{text}, all PASS", remedy="")
-    remedy = "fix the causes of those that are shown, and check again"
+    remedy = "fix the findings shown here, and check again"
     return replace(rest[0][1], text=text, remedy=remedy)
 
 

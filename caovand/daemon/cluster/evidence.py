@@ -21,13 +21,13 @@ from caovand.daemon.shared import now
 
 WAIT_S = 15.0
 """Enough for a worker that takes stacks on a busy machine; nothing else waits for it."""
-NOT_RUN = "no rank of this start ran since caovand was started there: no log"
+NOT_RUN = "no log: no rank of this start has run since caovand started there"
 
 
 class Collection:
     """Collects evidence of the failed start `start` from the nodes in `ranks`, for its incident.
 
-    `lost` describes a node that sends nothing.
+    `lost` describes a node that sends no evidence.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Collection:
         return name in self._lacking and now() < self._until
 
     def take(self, name: str, received: NodeEvidence) -> None:
-        """Take a node's evidence if it is still missing."""
+        """Accept a node's evidence if it is still missing."""
         if received.start == self.start and self.lacks(name):
             self._lacking.discard(name)
             self._received[name] = received
@@ -83,8 +83,8 @@ class Collection:
             reason = self._lost(name)
             document = evidence.missing_evidence(name, self._ranks[name], reason)
             await self._add(incident, name, document)
-            problems.append(f"nothing came of {name}: {reason}")
-        came = [f"the evidence of {', '.join(sorted(stored))} came"] if stored else []
+            problems.append(f"no evidence from {name}: {reason}")
+        came = [f"received evidence from {', '.join(sorted(stored))}"] if stored else []
         return f"incident {incident}: {'; '.join([*came, *problems])}"
 
     async def _add(self, incident: str, name: str, document: Mapping[str, Any]) -> str:
@@ -93,7 +93,9 @@ class Collection:
         try:
             await asyncio.to_thread(self._store.add, incident, file, text)
         except (NoIncident, OSError, RuntimeError) as problem:
-            return f"cannot keep what {name} has of it: {limits.limit_reached(problem) or problem}"
+            return (
+                f"cannot store the evidence from {name}: {limits.limit_reached(problem) or problem}"
+            )
         return ""
 
 
@@ -131,13 +133,13 @@ class Collector:
         return replace(order, evidence=self._open.start, stacks=self._stacks)
 
     def take(self, name: str, frame: bytes) -> None:
-        """Take a node's evidence; raises BadDocument."""
+        """Accept a node's evidence; raises BadDocument."""
         if self._open is not None and self._open.lacks(name):
             self._open.take(name, evidence.read_frame(frame))
 
 
 class Witness:
-    """A worker's evidence of the start that the head asks about, gathered once."""
+    """A worker's evidence about the start that the head asks about, gathered once."""
 
     def __init__(self, failures: SlotFailures) -> None:
         self._failures = failures

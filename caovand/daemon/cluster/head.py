@@ -1,4 +1,4 @@
-"""The head starts, proves and ends the ranks of all nodes in step."""
+"""The head starts, proves and stops the ranks of all nodes in step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
 
 ENDING_S = 60.0
-"""Time limit for a worker to end its rank."""
+"""Time limit for a worker to stop its rank."""
 
 
 class HeadPart(Part):
@@ -112,8 +112,8 @@ class HeadPart(Part):
         address = await asyncio.to_thread(numeric_address, head)
         if addresses.is_loopback(addresses.split_address(address)[0]):
             fact = f"{head} is this machine's own loopback address, {address}"
-            remedy = "set [cluster] head to an address that workers reach"
-            raise ProblemError("hear any worker", fact, remedy)
+            remedy = "set [cluster] head to an address that workers can reach"
+            raise ProblemError("listen for workers", fact, remedy)
         runtime = self._slot.directories.runtime
         return HeadLink(address, self._membership.pairs, self._on_frame, runtime)
 
@@ -133,7 +133,7 @@ class HeadPart(Part):
         self._hear(identity, report, facts)
 
     def _take_evidence(self, identity: bytes, frame: bytes) -> None:
-        """Take the evidence of a worker that is known by its reports."""
+        """Accept the evidence of a worker that has reported before."""
         if (name := self._workers.name_of(identity)) is not None:
             try:
                 self._evidence.take(name, frame)
@@ -162,7 +162,7 @@ class HeadPart(Part):
                 finding = report.finding
                 self._fail(finding.failure, f"node {name}: {finding.text}", finding)
             elif report.stopped:
-                self._fail("node-lost", f"node {name}: its operator stopped it")
+                self._fail("node-lost", f"node {name}: stopped by its operator")
 
     def _report_duplicate_name(self, rival: Worker) -> None:
         """Report a worker that uses the name of another worker, or of the head."""
@@ -173,14 +173,14 @@ class HeadPart(Part):
             self._changed.wake()  # so that both answer
 
     def _check_presence(self) -> None:
-        """Stop waiting for absent workers, and end a start that has lost one."""
+        """Stop waiting for absent workers, and cancel a start that has lost one."""
         workers = self._workers.by_name
         self._links.abandon_absent(
             {name: one.boot for name, one in workers.items() if not one.absent}
         )
         for name in self._team.workers if self._start else ():
             if workers[name].lost:
-                self._fail("node-lost", f"node {name}: no word from it for {LOST_S:.0f} s")
+                self._fail("node-lost", f"node {name}: silent for {LOST_S:.0f} s")
 
     def _fail(self, failure: Failure, text: str, reported: Finding | None = None) -> None:
         """End all ranks because of an event on another node, once."""
@@ -254,11 +254,11 @@ class HeadPart(Part):
         """Describe a worker that sends no evidence."""
         worker = self._workers.by_name.get(name)
         if worker is None or worker.lost:
-            return "nothing is heard of it: see whether its machine and caovan are up"
-        return f"it sent none within {WAIT_S:.0f} s"
+            return "the node is silent: check that its machine and caovan are up"
+        return f"no reply within {WAIT_S:.0f} s"
 
     async def ended(self, *, left: bool) -> None:
-        """Make the workers end their ranks; return once they have, or are lost."""
+        """Make the workers stop their ranks; return once they have, or are lost."""
         self._start = ""
         self._changed.wake()
         until = now() + ENDING_S
@@ -316,7 +316,7 @@ class HeadPart(Part):
             for one in self._workers.refused()
         ]
         runs = bool(self._start)
-        # A finding about the head alone comes with each worker: show it once.
+        # Every worker's check repeats a finding about the head alone: show it once.
         nodes = {finding: name for name, finding in reversed(self._selection.findings(runs))}
         document = {
             "role": self.role, "name": self._membership.name, "head": self._membership.head,

@@ -133,7 +133,7 @@ class Ranks:
     """The engine's ranks on this node; `known` lists them by process title.
 
     Ranks without a descriptive title are recognised by their log lines, which scroll out of the
-    log. Reading a title may hang together with its process.
+    log. Reading a title can hang if its process hangs.
     """
 
     def __init__(self, slot: ClusterSlot, nodes: MultiNode) -> None:

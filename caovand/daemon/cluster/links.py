@@ -111,7 +111,7 @@ class Links:
         return self._probe if name in self._awaited else None
 
     def hear(self, name: str, report: ProbeReport | None) -> None:
-        """Take a worker's report, if it is of this probe."""
+        """Accept a worker's report, if it belongs to this probe."""
         if name in self._awaited and self._probe and report and report.token == self._probe.token:
             self._awaited[name].end(report)
 
@@ -120,4 +120,4 @@ class Links:
         for name, awaited in [*self._awaited.items()]:
             if present.get(name) != awaited.boot:
                 del self._awaited[name]
-                awaited.end("its daemon ended or was cut off in the meantime")
+                awaited.end("its daemon exited or lost its link in the meantime")

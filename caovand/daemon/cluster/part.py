@@ -44,7 +44,7 @@ def state_of(snapshot: Snapshot) -> str:
 
 
 def is_stopped(snapshot: Snapshot) -> bool:
-    """Whether the slot's operator wants no engine."""
+    """Whether the operator has stopped the slot's engine."""
     return snapshot.state in (State.STOPPED, State.STOPPING)
 
 
@@ -122,7 +122,7 @@ class Part:
     answers = True
     """Whether the engine here answers requests, by which it is proven and watched."""
     planned_by = ""
-    """Address of the head that plans for this node; "" for a node that plans by itself."""
+    """Address of the head that plans for this node; "" for a node that makes its own plan."""
 
     async def begin(self) -> None:
         """Do the part's background work until cancelled."""
@@ -144,7 +144,7 @@ class Part:
         """Note that this node is starting the engine of this generation."""
 
     async def ended(self, *, left: bool) -> None:
-        """Note that the engine here has ended; with `left`, some processes outlived SIGKILL.
+        """Note that the engine here has exited; with `left`, some processes survived SIGKILL.
 
         Returns once it has ended on all nodes.
         """

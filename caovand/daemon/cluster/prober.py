@@ -26,7 +26,9 @@ class Prober:
         self._task: asyncio.Task[None] | None = None
 
     def follow(self, probe: Probe | None, address: str) -> None:
-        """Run this probe if it is new, and end the previous one; ranks will listen at `address`."""
+        """Run this probe if it is new, and cancel the previous one; ranks will listen at
+        `address`.
+        """
         if probe == self._probe:
             return
         if self._task is not None:

@@ -21,8 +21,10 @@ def part_of(slot: ClusterSlot) -> Part:
         return Part()
     nodes = slot.engine.nodes
     if nodes is None:
-        fact = f"{slot.engine.title} serves from one machine"
-        raise ConfigError([f"[cluster] role is {section.role}, and {fact}; use vLLM, or remove it"])
+        fact = f"{slot.engine.title} can only serve from one machine"
+        raise ConfigError(
+            [f"[cluster] role is {section.role}, but {fact}; use vLLM, or remove the key"]
+        )
     try:
         pairs = cluster_key.derive_pairs(cluster_key.read(Path(section.key_file)))
     except ProblemError as problem:

@@ -137,7 +137,7 @@ class TeamSelection:
         self._workers.forget_failed_links()
         shortage = self._select()
         _, port = self._membership.rendezvous
-        await asyncio.to_thread(check_port, port, "[cluster] head, which is a port below")
+        await asyncio.to_thread(check_port, port, "[cluster] head, which is one port below")
         await self._await_inspections()
         probed: set[tuple[str, str]] = set()
         while not all((name, one.boot) in probed for name, one in self.team.workers.items()):
@@ -150,7 +150,7 @@ class TeamSelection:
         return shortage
 
     async def _await_inspections(self) -> None:
-        """Wait for workers whose rank has just ended and whose facts are older than that."""
+        """Wait for workers whose rank has just exited and whose facts are older than that."""
         until = now() + REFRESH_S
         while now() < until and any(map(self._is_inspecting, self.team.workers)):
             await self._changed.wait(EACH_S)
@@ -200,7 +200,7 @@ class TeamSelection:
                 self.retry()
 
     def retry(self) -> None:
-        """Retry at once whatever waits for a node to change."""
+        """Retry at once everything that waits for a node to change."""
         snapshot = self._slot.snapshot
         waits = snapshot.finding is not None and snapshot.finding.failure in WAITING_FAILURES
         if snapshot.state is State.HOLD and waits and not snapshot.inspecting:
@@ -209,7 +209,7 @@ class TeamSelection:
     def reconsider(self, runs: bool) -> None:
         """If fewer nodes may serve: start with those, and include others once they are back.
 
-        `runs` says that the last start has not ended.
+        `runs` means that the last start's engine is still running.
         """
         snapshot = self._slot.snapshot
         if self._quorum.strict or snapshot.inspecting:
@@ -264,7 +264,7 @@ class TeamSelection:
     def findings(self, runs: bool) -> list[tuple[str, CheckResult]]:
         """All known problems, each with the node that it concerns.
 
-        Problems of the head alone are repeated for each worker.
+        A problem of the head alone is repeated for each worker.
         """
         tcp_only = bool(self._find_rdma_obstacle(self._names(runs)))
         return [*self._workers.unheard(), *self._uncompared(), *self._compare(tcp_only)]

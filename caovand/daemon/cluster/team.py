@@ -61,7 +61,8 @@ class Team:
     head's 0.
 
     `shortage` says why there are fewer than wanted, "" if there are enough. `failure` is its kind:
-    a missing node is waited for, while a present node that cannot take part needs someone.
+    the daemon waits for a missing node, but a present node that cannot take part needs someone to
+    act.
     """
 
     workers: Mapping[str, Worker] = field(default_factory=dict)
@@ -92,10 +93,10 @@ class Team:
 
 def _change(chosen: Worker, worker: Worker | None) -> str:
     if worker is None or worker.absent:
-        return "its link has ended"
+        return "its link was lost"
     if worker.boot != chosen.boot:
         return "its daemon was restarted"
-    return "" if worker.start_basis == chosen.start_basis else "it is not as it was chosen"
+    return "" if worker.start_basis == chosen.start_basis else "it no longer matches the plan"
 
 
 def choose(
@@ -149,13 +150,13 @@ def network_of(head: NodeFacts | None, workers: Collection[Worker | None]) -> Ne
 
 def unended_text(worker: Worker) -> str:
     """Describe a worker that still runs its rank of an earlier start."""
-    return f"node {worker.name} still has its rank of the start before: {worker.report.state}"
+    return f"node {worker.name} still runs its rank of the previous start: {worker.report.state}"
 
 
 def _obstacle(worker: Worker) -> str:
     """The reason why a known worker cannot take part."""
     if worker.lost:
-        return f"{worker.name} is silent: see whether its machine and caovan are up"
+        return f"{worker.name} is silent: check that its machine and caovan are up"
     result = cannot_compare(worker)
     return ": ".join(filter(None, [result.text, result.remedy]))
 

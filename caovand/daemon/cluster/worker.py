@@ -46,10 +46,10 @@ from caovand.daemon.start.inspection import StartObstacle
 
 RUNNING_STATES = frozenset({State.STARTING, State.SERVING})
 REJECTED = (
-    "each connection ends before both have proved to have the same key: cluster.key differs,"
-    " another program has that port, or the head has as many connections as it admits,"
-    f" {LINKS_EACH} from one address; copy the head's cluster.key again, then: sudo systemctl"
-    " restart caovan; or give each worker an address of its own"
+    "every connection closes before both sides prove that they hold the same key: cluster.key "
+    "differs, another program uses that port, or the head admits no more connections (at most "
+    f"{LINKS_EACH} from one address); copy the head's cluster.key again, then: sudo systemctl "
+    "restart caovan; or give each worker its own address"
 )
 HeadProgress = tuple[str, float | None, str]
 """Progress of the head's start: phase, progress and detail."""
@@ -110,7 +110,7 @@ class WorkerPart(Part):
         try:
             order = messages.decode_order(frame)
         except BadDocument as problem:
-            self._notices.publish(f"cannot read the head's order: {problem}")
+            self._notices.publish(f"cannot parse the head's order: {problem}")
             self._unread = (str(problem), now())
             return
         if self._lost:
@@ -133,7 +133,7 @@ class WorkerPart(Part):
             return REJECTED
         problem, at = self._unread
         if now() - at <= LOST_S:
-            return f"its orders cannot be read: {problem}; {SAME_CAOVAN}"
+            return f"its orders cannot be parsed: {problem}; {SAME_CAOVAN}"
         return "it does not answer"
 
     @property
@@ -149,7 +149,7 @@ class WorkerPart(Part):
         snapshot, start, order = self._slot.snapshot, self._start_to_run, self._order
         if self._running and start != self._running:
             if snapshot.state in RUNNING_STATES and snapshot.generation == self._generation:
-                reason = "the head ended this start"
+                reason = "the head cancelled this start"
                 if self._lost:
                     reason = f"the head has been silent for {LOST_S:.0f} s"
                 restart = events.Restart(at=now(), reason=reason, by="head")
@@ -216,8 +216,8 @@ class WorkerPart(Part):
         if not self._start_to_run or order.plan is None:
             silent = self._lost
             self._stated_silence = self._silence_cause if silent else ""
-            fact = self._stated_silence or order.refusal or "it has ordered no start"
-            text = f"waits for the head at {self._membership.head}: {fact}"
+            fact = self._stated_silence or order.refusal or "it has not ordered a start"
+            text = f"waiting for the head at {self._membership.head}: {fact}"
             failure: Failure = "node-unfit" if order.refusal and not silent else "node-missing"
             raise StartObstacle(failure, text, hold=True)
         try:
@@ -248,11 +248,15 @@ class WorkerPart(Part):
         self._changed.wake()
 
     async def ended(self, *, left: bool) -> None:
-        """Note that the rank has ended; if the head still wants it, the head restarts all ranks."""
+        """Note that the rank has exited; if the head still needs it, the head restarts all
+        ranks.
+        """
         if self._running and self._running == self._start_to_run:
             changed = self._slot.snapshot.reason == PLAN_CHANGED
-            cause = ", as its configuration changed there" if changed else " by an operator there"
-            self._failed = (self._running, Finding("node-lost", f"its rank was ended{cause}"))
+            cause = (
+                " because its configuration changed there" if changed else " by an operator there"
+            )
+            self._failed = (self._running, Finding("node-lost", f"its rank was stopped{cause}"))
         if left:
             self._changed.wake()
         else:
@@ -276,7 +280,7 @@ class WorkerPart(Part):
         """Wait for the head, which is informed of the failure."""
         self._failed = (self._running or self._planned_order.start, finding)
         self._changed.wake()
-        return Decision("hold", text="the head decides what follows")
+        return Decision("hold", text="the head decides what happens next")
 
     def recorded(self, finding: Finding) -> tuple[Mapping[str, int], Then]:
         """Note that the head will ask for this incident's evidence."""

@@ -69,7 +69,7 @@ class Worker:
 
     @property
     def absent(self) -> bool:
-        """Whether it is gone, as far as known: another run of its daemon may take its name."""
+        """Whether it is gone, as far as known: another run of its daemon may then use its name."""
         return self.disconnected or self.lost
 
     def has_answered(self, since: float) -> bool:
@@ -135,7 +135,7 @@ class Workers:
     ) -> News:
         """Process a worker's report.
 
-        To make room, the worker lost longest is forgotten, unless it is in `needed`.
+        To make room, the worker that has been lost longest is dropped, unless it is in `needed`.
         """
         name, at = report.name, now()
         before = self.by_name.get(name)
@@ -247,7 +247,7 @@ class Workers:
             yield rival.identity, text
         joined = {worker.identity for worker in self.present.values()}
         for identity, unread in self._recent_unread().items():
-            if identity not in joined:  # one unreadable frame ends no rank
+            if identity not in joined:  # one unreadable frame does not stop a rank
                 yield identity, finding_text(unread.finding)
 
     def unheard(self) -> list[tuple[str, CheckResult]]:

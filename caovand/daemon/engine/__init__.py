@@ -1,1 +1,1 @@
-"""The run of one engine: its process, proof, figures and output."""
+"""The run of one engine: its process, proof, metrics and output."""

@@ -26,7 +26,7 @@ from caovand.core.health.observation import ProgressCounters
 from caovand.core.plan import Plan
 
 METRICS_S = 5.0
-NOT_NUMBERS = "its logits are not numbers"
+NOT_NUMBERS = "its logits are NaN"
 
 
 class FirstAnswers:
@@ -88,7 +88,7 @@ class Canary:
 
     async def _compare(self, endpoint: Endpoint, timeout_s: float, phase: str) -> Finding | None:
         """Compare one answer with the first, or store it as the first."""
-        words = "a fixed prompt was answered wrongly: "
+        words = "a fixed prompt got a wrong answer: "
         try:
             answer = await asyncio.to_thread(self._ask, endpoint, timeout_s)
             first = self._answers.find(self._key)
@@ -105,8 +105,8 @@ class Canary:
             self._answers.keep(self._key, answer)
         elif answer and first and answer.tokens != first.tokens and not self._excused:
             self._excused = True
-            near = "a fixed prompt was answered differently than at first, after a near tie"
-            self._notice("noticed", f"{near}: rounding explains that")
+            near = "a fixed prompt got an answer that differs from the first one, after a near tie"
+            self._notice("noticed", f"{near}: rounding explains the difference")
         return None
 
     def _ask(self, endpoint: Endpoint, timeout_s: float) -> GreedyAnswer | None:

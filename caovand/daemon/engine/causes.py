@@ -95,7 +95,9 @@ class Causes:
         except (RuntimeError, MemoryError) as problem:  # too many threads
             finding, reason = None, str(problem) or type(problem).__name__
         if reason:
-            self._notice("noticed", f"cannot find in the engine's log why it failed: {reason}")
+            self._notice(
+                "noticed", f"cannot find the cause of the failure in the engine's log: {reason}"
+            )
         if finding is None:
             return None
         self._evidence = lines

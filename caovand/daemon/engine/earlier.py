@@ -16,9 +16,9 @@ from caovand.preparation import memories
 
 
 class EarlierEngine:
-    """The last engine of the slot `name`; `notice` reports what was ended or stays.
+    """The last engine of the slot `name`; `notice` reports what was killed or survives.
 
-    The next engine runs in `cgroup`, is recorded in `ledger`, and `files` removes what it leaves.
+    The next engine runs in `cgroup`, is recorded in `ledger`, and `files` removes its stale files.
     """
 
     def __init__(self, name: str, shared: Shared, notice: Callable[[str, str], None]) -> None:
@@ -38,7 +38,7 @@ class EarlierEngine:
         for ledger in self._ledgers:
             ended += await inspection.end_orphans(ledger, *self._orphans)
         if ended:
-            self._notice("noticed", f"ended orphans of an earlier engine: {for_people(ended)}")
+            self._notice("noticed", f"killed orphans of an earlier engine: {for_people(ended)}")
         await self.files.begin()
 
     async def end(self) -> tuple[Process, ...]:

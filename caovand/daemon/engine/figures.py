@@ -1,4 +1,4 @@
-"""A slot's figures: every scrape of its engines passes through here once."""
+"""A slot's metrics: every scrape of its engines passes through here once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SlotFigures:
         self._engine: object = None
 
     def engine(self) -> OnReading:
-        """Start with a new engine; return the function that takes its readings."""
+        """Start with a new engine; return the function that accepts its readings."""
         self.track = track.begin_engine(self.track)
         mark = self._engine = object()
 
@@ -38,7 +38,7 @@ class SlotFigures:
         return take
 
     def gone(self) -> None:
-        """Note that the engine has ended: there are no readings until another one answers."""
+        """Note that the engine has exited: no readings come until another one answers."""
         self._engine = None
         self.track = track.begin_engine(self.track)
 
@@ -60,7 +60,7 @@ class SlotFigures:
         return quiet and not latest.running and not latest.waiting
 
     def describe(self) -> dict[str, Any]:
-        """The figures as a document."""
+        """The metrics as a document."""
         return {**track.describe(self.track, now()), "restarts": dict(self.restarts)}
 
     def recent(self) -> dict[str, list[float | None]]:

@@ -1,6 +1,6 @@
 """Verify before each request that the engine's own processes answer on its port.
 
-A port may change hands after the proof: an engine loses its listener, or another process of our
+A port can change hands after the proof: an engine loses its listener, or another process of our
 user shares the port (SO_REUSEPORT). The receiver of the API key is therefore verified on the very
 connection that carries it: the socket at the other end must be open in a process of the engine.
 """
@@ -55,7 +55,7 @@ class Peers:
         ends = ports.ends(link)
         self._check(port, ends.listeners)
         if ends.server is None:
-            raise ConnectionResetError("the connection was closed at its other end")
+            raise ConnectionResetError("the peer closed the connection")
         return ends.server
 
     def _check(self, port: int, listeners: Collection[Listener]) -> None:

@@ -1,8 +1,8 @@
 """Prove readiness by real work: /health is only a flag, so two completions must succeed.
 
 The first completion is long enough for drafting and verification; the second repeats its prompt to
-use the prefix cache. A model that generates no text does its own task twice. The port must belong
-to the engine alone, because vLLM 0.21 shares it.
+use the prefix cache. A model that generates no text does its own task twice. The engine must be the
+port's only owner, because vLLM 0.21 shares the port.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def prove(
 ) -> None:
     """Wait until the engine has completed real work; raises NotReady.
 
-    `peers` know the engine's processes. Each completion may take `limit_s` seconds, because the
+    `peers` tracks the engine's processes. Each completion may take `limit_s` seconds, because the
     first one compiles kernels. `on_step` receives the name of each step.
     """
     try:

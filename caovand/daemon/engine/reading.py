@@ -1,6 +1,6 @@
 """Parse an engine's output in a separate process, with a time limit (blocking).
 
-Clients control the contents of logs: a text that keeps its parser busy must not block the daemon.
+Clients control what logs contain: a text that keeps its parser busy must not block the daemon.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def find_cause(
     request = {"task": "cause", "log": log.module, "phase": phase, "alive": alive}
     answers, reason = parser_process.ask(PROCESS, request, lines, STARVED_S, CAUSE_S, (log.module,))
     if not answers:
-        return None, reason or "it gave no answer"
+        return None, reason or "the engine did not answer"
     return (Finding(**answers[0]) if answers[0] else None), ""
 
 

@@ -1,4 +1,4 @@
-"""The run of one engine: spawned, proven, watched, and ended with all its processes.
+"""The run of one engine: spawned, proven, watched, and stopped with all its processes.
 
 A slot runs at most one engine at a time. Observations become events of its machine.
 """
@@ -96,12 +96,12 @@ class EngineRun:
 
     @property
     def busy(self) -> bool:
-        """Whether the engine works on requests of the gateway."""
+        """Whether the engine is processing requests from the gateway."""
         return self._hooks.at_engine() > 0
 
     @property
     def ending(self) -> bool:
-        """Whether an engine is being ended."""
+        """Whether an engine is being stopped."""
         return self._ending is not None
 
     def secrets(self, env: Mapping[str, str], plan: Plan | None) -> tuple[str, ...]:
@@ -114,8 +114,9 @@ class EngineRun:
     # -- start ------------------------------------------------------------------------------
 
     async def end_earlier_engine(self) -> None:
-        """End the engine that an earlier daemon left; raises inspection.StartObstacle if it
-        outlives KILL."""
+        """Stop the engine that an earlier daemon left; raises inspection.StartObstacle if it
+        survives SIGKILL.
+        """
         await self._earlier.clear()
 
     async def share_caches(self, plan: Plan, engine: EngineInfo) -> None:
@@ -202,7 +203,7 @@ class EngineRun:
         self.cards.engine(used, child.seen)
         self._notice("spawn", f"engine started, pid {child.pid}", argv=list(self.argv))
         self._shared.tasks.begin(watching.until_exit(child))
-        self._shared.attempt("see the files of the engine", self._stale.scan(child))
+        self._shared.attempt("read the engine's files", self._stale.scan(child))
         part.started(action.plan, action.generation)
         if part.answers:
             self._proving = self._shared.tasks.begin(watching.prove(child))
@@ -228,7 +229,7 @@ class EngineRun:
     # -- end --------------------------------------------------------------------------------
 
     def end(self, action: EndChild) -> None:
-        """End the engine, then apply Gone or Unkillable; a second call ends the grace period."""
+        """Stop the engine, then apply Gone or Unkillable; a second call cuts the grace period."""
         if self._ending is not None and self.child is not None:
             if action.grace_s == 0:
                 self.child.hurry()
@@ -246,7 +247,7 @@ class EngineRun:
                 await self._hooks.after_end(bool(left))
                 break
             except Exception as problem:
-                if not self._shared.shortage.covers("end the engine", problem):
+                if not self._shared.shortage.covers("stop the engine", problem):
                     raise
             await asyncio.sleep(RETRY_S)
             if self.child is not None:
@@ -258,7 +259,7 @@ class EngineRun:
         at, chance, generation = now(), random.random(), action.generation
         if left:
             text = (
-                f"cannot end the engine: {for_people(left)} outlived KILL; look in the kernel log"
+                f"cannot stop the engine: {for_people(left)} survived SIGKILL; check the kernel log"
             )
             finding = Finding("unknown", text, "ending")
             self._apply(Unkillable(at=at, chance=chance, generation=generation, finding=finding))
@@ -266,22 +267,22 @@ class EngineRun:
             self._apply(Gone(at=at, chance=chance, generation=generation))
 
     async def _end_engine(self, grace_s: float) -> tuple[Process, ...]:
-        """End the engine, and return the processes that outlived KILL."""
+        """Stop the engine, and return the processes that survived SIGKILL."""
         child = self.child
         await self._stale.scan(child)
         if child is None:
-            # The inspection that would have ended an earlier engine may have been interrupted.
+            # The inspection that would have stopped an earlier engine may have been interrupted.
             return await self._earlier.end()
         left = await child.end(grace_s, partial(self._stale.scan, child))
         if child.unknown:
-            other = "another engine that is running may have started it; it is ended with that one"
+            other = "another running engine may have started it, and takes it down when it stops"
             text = f"cannot tell which engine left {for_people(child.unknown)}: {other}"
             self._notice("noticed", text)
         if not left:
             await self._stale.remove()
             missing = await wait_for_freed_memory(self._gpus, child.seen, self._hooks.hurry)
             if missing:
-                self._notice("noticed", f"the engine ended, and its memory is not free: {missing}")
+                self._notice("noticed", f"the engine exited, but its memory is not free: {missing}")
         return left
 
     # -- watch ------------------------------------------------------------------------------
@@ -298,19 +299,19 @@ class EngineRun:
             if child.unrecorded:
                 text = "; if this daemon is killed, the next one may not find the engine"
                 self._notice("noticed", child.unrecorded + text)
-        self._shared.attempt("see the files of the engine", self._stale.scan(child))
+        self._shared.attempt("read the engine's files", self._stale.scan(child))
         self.cards.engine(used, child.seen)
-        self._shared.attempt("ask the engine", watching.poll(child, kernel))
+        self._shared.attempt("query the engine", watching.poll(child, kernel))
 
     def members(self) -> tuple[Process, ...]:
-        """All processes of the engine: those that have ended, and those started since."""
+        """All processes of the engine: those that have exited, and those started since."""
         if self.child is None:
             return ()
         members = {p.pid: p for p in self.child.members}
         try:
             members.update({p.pid: p for p in self.child.refresh()})
         except OSError as problem:
-            if not self._shared.shortage.covers("see the engine's processes", problem):
+            if not self._shared.shortage.covers("list the engine's processes", problem):
                 raise
         return tuple(members.values())
 

@@ -95,7 +95,7 @@ class Watching:
         if serving and mark is None:
             return
         for name, value in () if serving else figures.items():
-            # The draft model's figures follow the main model's.
+            # The draft model's sizes follow the main model's.
             self.reported.setdefault(name, value)
         self.observe(LogLine(line, at, mark))
 
@@ -104,7 +104,7 @@ class Watching:
         with self._lock:
             self._watch, signs = detector.observe(self._watch, observation, self._rules)
         for sign in signs:
-            # The loop is closed if the last lines arrive after the daemon's own end.
+            # The loop is closed if the last lines arrive after the daemon has stopped.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._act, sign)
 
@@ -124,7 +124,9 @@ class Watching:
             self._fault = finding
 
     async def _fail_of_fault(self, child: Child) -> None:
-        """Fail with the engine's own message, which comes later: one Xid may mean many faults."""
+        """Fail with the engine's own message, which comes later: one Xid can stand for many
+        faults.
+        """
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(child.ended(), LAST_WORDS_S)
         if child.status is None and (fault := self._fault) is not None:
@@ -160,7 +162,7 @@ class Watching:
     def _give_up(self, child: Child) -> None:
         """Fail a start that has stalled since one of its processes reported a failure.
 
-        The machine does not know the log, and would wait for the phase's full time limit.
+        The state machine does not see the log, and would wait for the phase's full time limit.
         """
         watch, waited_s = self._watch, now() - self._watch.last_progress_at
         ended = self._gave_up or child.status is not None
@@ -181,7 +183,7 @@ class Watching:
         if self._stranger_answers:
             self._fail(proof.port_taken(stranger))
         else:
-            self._run.notice("noticed", f"skipped a check of the engine: {stranger}")
+            self._run.notice("noticed", f"skipped an engine check: {stranger}")
         self._stranger_answers = True
 
     async def prove(self, child: Child) -> None:
@@ -215,7 +217,7 @@ class Watching:
         self._run.apply(Proven(at=now(), chance=random.random(), generation=self._run.generation))
 
     async def until_exit(self, child: Child) -> None:
-        """Wait for the child's end; apply Exited with the cause from its log."""
+        """Wait for the child to exit; apply Exited with the cause from its log."""
         kills = OomKills(self._run.cgroup)
         code = await child.ended()
         # Its last lines, which contain the cause, are still in the pipe.
@@ -233,7 +235,7 @@ class Watching:
         elif cause is None or cause.maybe_killed:
             cause = self._fault or cause
         how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
-        text = f"the engine ended ({how}) in phase {phase or 'launch'}"
+        text = f"the engine exited ({how}) in phase {phase or 'launch'}"
         if cause is not None:
             finding = replace(cause, text=f"{cause.text} ({text})", phase=cause.phase or phase)
         else:
@@ -290,12 +292,12 @@ class Watching:
 
     def _report_fault(self, fault: BaseException) -> None:
         """Report a bug of ours at once, not when its task is garbage-collected."""
-        context = {"message": "a check of the engine failed", "exception": fault}
+        context = {"message": "an engine check failed", "exception": fault}
         self._loop.call_exception_handler(context)
 
     def _fail(self, finding: Finding) -> None:
         if self._over:
-            return  # it ended while its log was read, which has been reported
+            return  # it exited while its log was being read, which has been reported
         self._end(Failed, finding)
 
     def _end(self, kind: type[Failed] | type[Exited], finding: Finding) -> None:

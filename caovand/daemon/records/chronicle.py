@@ -1,6 +1,6 @@
 """Write an incident for each failure, in a thread, so that neither loop nor restart waits.
 
-Only gathering evidence from the living engine delays its end, by a few seconds at most.
+Only gathering evidence from the live engine delays its stop, by a few seconds at most.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Recorder:
         engine_python: str,
         then: Then | None = None,
     ) -> None:
-        """Start recording a failure; called on the loop, before the engine is ended.
+        """Start recording a failure; called on the loop, before the engine is stopped.
 
         `then` is called on the loop, whatever the outcome.
         """
@@ -151,7 +151,7 @@ class Recorder:
             self._log, draft, case.lines, texts, case.secrets
         )
         if reason:
-            reason = f"secrets could not be removed from all of it: {reason}"
+            reason = f"could not remove all secrets: {reason}"
         report = report or incident.without_texts(case, at=stamp, why=reason)
         return GatheredEvidence(report, files, problem=reason)
 

@@ -54,9 +54,7 @@ class FailureRecords:
         last, self._last_mark = self._last_mark, incident.dedup_mark(snapshot)
         if snapshot.failures > 1 and last and last == self._last_mark:
             again = f"the same failure, {snapshot.failures} in a row now"
-            self._machine.notice(
-                "incident", f"{again}: the incident of the first is kept, no other written"
-            )
+            self._machine.notice("incident", f"{again}: only the first is kept as an incident")
             return
         self._latest, self._blamed = "", []
         child, watching = run.child, run.watching if run.child else None
@@ -122,7 +120,7 @@ class FailureRecords:
 
     def _on_recorded(self, name: str, problem: str) -> None:
         if not name:
-            self._machine.notice("incident", f"cannot keep what happened: {problem}")
+            self._machine.notice("incident", f"cannot write an incident: {problem}")
             return
         self._mark("incident", name)
         self._latest = name

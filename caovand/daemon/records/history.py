@@ -1,4 +1,4 @@
-"""Collect per-minute figures and events for the history.
+"""Collect per-minute metrics and events for the history.
 
 The loop calls it in each iteration; only the writer touches the disk.
 """
@@ -90,8 +90,8 @@ class History:
         problem = self._writer.problem
         text = str(problem) if problem else ""
         if bool(text) != bool(self.text):
-            lost = f"; the oldest {self._writer.lost} of its rows are lost"
-            again = f"{self._path} can be written again{lost if self._writer.lost else ''}"
+            lost = f"; its oldest {self._writer.lost} rows are lost"
+            again = f"{self._path} is writable again{lost if self._writer.lost else ''}"
             self._notice("noticed", text or again)
         self.text = text
 

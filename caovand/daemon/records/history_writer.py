@@ -1,5 +1,4 @@
-"""Write the history in a thread of its own, so that a slow, full or broken disk blocks nothing
-else.
+"""Write the history in a separate thread, so that a slow, full or broken disk blocks nothing else.
 
 The loop hands over rows without waiting. Up to BACKLOG rows that cannot be written yet are kept;
 beyond that, the oldest are lost and counted.
@@ -28,7 +27,7 @@ BACKLOG = 2_000
 RETRY_S = 15.0
 PRUNE_S = 3600.0
 HUNG_S = 30.0
-WITHOUT_HISTORY = "until then figures are shown and served, but not kept"
+WITHOUT_HISTORY = "until then metrics are shown and served, but not kept"
 
 
 class HistoryWriter:
@@ -73,13 +72,13 @@ class HistoryWriter:
                 thread.start()
             except RuntimeError as problem:  # the next rows try again
                 self._failed = self._cannot(
-                    "no thread can be started", limits.limit_reached(problem)
+                    "a thread cannot be started", limits.limit_reached(problem)
                 )
             else:
                 self._thread = thread
 
     def stop(self, timeout_s: float) -> None:
-        """Write the remaining rows, and end (blocking)."""
+        """Write the remaining rows and stop (blocking)."""
         with self._lock:
             self._stopping = True
             self._lock.notify()
@@ -121,7 +120,9 @@ class HistoryWriter:
         except Exception as problem:  # no bug here may end the thread
             if history.damaged(problem):
                 return (
-                    self._replace_file("it is damaged") and again and self._write(rows, again=False)
+                    self._replace_file("the file is damaged")
+                    and again
+                    and self._write(rows, again=False)
                 )
             self._close()
             self._failed = self._cannot(str(problem) or type(problem).__name__, self._remedy())

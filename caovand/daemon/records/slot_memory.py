@@ -80,7 +80,7 @@ class SlotMemory:
             self.make_folder()
             self.starts.remember()
         except OSError as problem:
-            self._log.warning(f"cannot remember the seconds of this start: {problem}")
+            self._log.warning(f"cannot save the duration of this start: {problem}")
 
     def keep_plan(self, snapshot: Snapshot, prepared: PreparedStart | None, mode: Mode) -> None:
         """Store a plan that has served stably for the next start, if the ladder had to degrade
@@ -90,4 +90,4 @@ class SlotMemory:
         try:
             self.plans.served_stably(snapshot.plan, prepared.fingerprint, mode)
         except OSError as problem:
-            self._log.warning(f"cannot remember the plan that served: {problem}")
+            self._log.warning(f"cannot save the plan that served: {problem}")

@@ -54,4 +54,4 @@ class Unwritten:
         for path in now.keys() - before.keys():
             self._notice("noticed", now[path])
         for path in before.keys() - now.keys():
-            self._notice("noticed", f"{path} can be written again")
+            self._notice("noticed", f"{path} is writable again")

@@ -1,4 +1,4 @@
-"""Verbs that read stored data: log, events, incidents, and figures over time."""
+"""Verbs that read stored data: log, events, incidents, and metrics over time."""
 
 from __future__ import annotations
 

@@ -28,14 +28,14 @@ async def gateway(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def report(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """Take the gateway's counts, and the requests that it refuses because they end engines."""
+    """Store the gateway's counts, and the requests that it refuses because they crash engines."""
     counts = {name: argument(args, name, int, 0) for name in ("waiting", "at_engine")}
     endings = [one_line(str(e)) for e in argument(args, "endings", list, [])]
     totals = argument(args, "totals", dict, Totals().document())
     try:
         slot.clients.report(argument(args, "seq", int, 0), counts, totals, endings)
     except (TypeError, KeyError, AttributeError) as problem:
-        raise VerbError("bad-argument", "argument totals must be those of requests") from problem
+        raise VerbError("bad-argument", "argument totals must be request totals") from problem
     return {}
 
 
@@ -43,7 +43,7 @@ async def ended(slot: Slot, args: Mapping[str, Any]) -> Result:
     """Take the records of finished requests."""
     rows = argument(args, "requests", list, [])
     if not all(map(is_row, rows)):
-        raise VerbError("bad-argument", "argument requests must be records of requests")
+        raise VerbError("bad-argument", "argument requests must be request records")
     slot.clients.requests += rows
     return {}
 
@@ -58,7 +58,7 @@ async def used(supervisor: Supervisor, request: Request) -> Result:
     try:
         is_time = supervisor.keys.take(argument(request.args, "used", list, []))
     except (TypeError, ValueError) as problem:
-        raise VerbError("bad-argument", "argument used must be rows of usage") from problem
+        raise VerbError("bad-argument", "argument used must be usage rows") from problem
     if is_time:
         await asyncio.to_thread(supervisor.keys.save)
     return {}

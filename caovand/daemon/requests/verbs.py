@@ -24,7 +24,7 @@ from caovand.daemon.slot import Slot
 from caovand.daemon.supervisor import Supervisor
 
 MAX_WAIT_S = 86400.0
-MAX_OPEN_WAIT_S = 60.0  # for a request from the socket that everybody may use
+MAX_OPEN_WAIT_S = 60.0  # for a request from the socket that every user may use
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ async def answer(supervisor: Supervisor, request: Request) -> Reply:
         return Reply(
             request.id,
             code="unknown-op",
-            message=f'cannot do "{request.op[:64]}": this daemon ({__version__}) does not know it',
+            message=f'cannot do "{request.op[:64]}": this daemon ({__version__}) has no such '
+            "operation",
             hint="caovanctl and caovand must have the same version",
         )
     unknown = set(request.args).difference(VERBS[request.op].arguments)
@@ -66,7 +67,7 @@ async def answer(supervisor: Supervisor, request: Request) -> Reply:
     except VerbError as problem:
         return Reply(request.id, None, problem.code, problem.message, problem.hint)
     except ConfigError as problem:
-        hint = "no change made; correct the file and reload again"
+        hint = "nothing changed; correct the file and reload again"
         return Reply(request.id, None, "bad-config", str(problem), hint)
     except OSError as problem:
         text = f"cannot do {request.op}: {problem}"
@@ -86,13 +87,13 @@ def _check_model(op: str, verb: DaemonVerb | SlotVerb, name: str, slots: Collect
     """Raise VerbError if a request does not identify its model."""
     known = f"name one of: {', '.join(slots)}"
     if name and isinstance(verb, DaemonVerb) and op != "status":
-        text = f'cannot do "{op}" for one model: it concerns the whole daemon'
-        raise VerbError("bad-argument", text, "leave the model out")
+        text = f'cannot do "{op}" for one model: this operation concerns the whole daemon'
+        raise VerbError("bad-argument", text, "omit the model")
     if name and name not in slots:
         text = f'cannot do "{op}": there is no model "{name[:64]}"'
         raise VerbError("unknown-model", text, known)
     if not name and isinstance(verb, SlotVerb) and len(slots) > 1:
-        text = f'cannot do "{op}": it does not name one of the {len(slots)} models'
+        text = f'cannot do "{op}": the request does not name one of the {len(slots)} models'
         raise VerbError("which-model", text, known)
 
 
@@ -114,7 +115,7 @@ async def _version(supervisor: Supervisor, request: Request) -> Result:
 async def _plan(slot: Slot, args: Mapping[str, Any]) -> Result:
     plan = slot.snapshot.plan
     if plan is None:
-        raise VerbError("no-plan", "cannot show a plan: there is none yet", "caovanctl status")
+        raise VerbError("no-plan", "cannot show a plan: none exists yet", "caovanctl status")
     return {
         "model": plan.model,
         "task": plan.task,
@@ -220,7 +221,7 @@ async def _wait(slot: Slot, args: Mapping[str, Any]) -> Result:
 
     while not (done := reached()):
         left_s = deadline - now()
-        # Nothing leaves FAILED by itself.
+        # FAILED is final until someone acts.
         if left_s <= 0 or slot.snapshot.state is State.FAILED:
             break
         try:

@@ -50,7 +50,7 @@ async def check_all_reduce(
             return None
         others = ", ".join(f"GPU {gpu.index}" for gpu in gpus if _in_use(gpu))
         if others:
-            notice("noticed", f"skipped the check of all-reduce: other programs use {others}")
+            notice("noticed", f"skipped the all-reduce check: other programs use {others}")
             return None
         async with turn:
             if await settled():
@@ -66,7 +66,7 @@ async def check_all_reduce(
         return None
     if result.verdict == "right":
         more = f"; {result.text}" if result.text else ""
-        notice("noticed", f"all-reduce over {task.ranks} cards is right{more}")
+        notice("noticed", f"all-reduce over {task.ranks} cards is correct{more}")
     elif result.verdict == "unclear":
         notice("noticed", f"cannot check all-reduce over {task.ranks} cards: {result.text}")
     else:
@@ -79,14 +79,14 @@ async def check_all_reduce(
 
 
 async def _check(python: str, task: AllReduce, env: Mapping[str, str]) -> AllReduceResult:
-    """Run the check; on cancellation, for example because the daemon ends, end it at once."""
+    """Run the check; on cancellation, for example because the daemon stops, kill it at once."""
     check = all_reduce.AllReduceCheck()
     running = asyncio.ensure_future(asyncio.to_thread(check.run, python, task, env))
     try:
         return await asyncio.shield(running)
     finally:
         check.end()
-        # It occupies the cards until it has ended.
+        # It occupies the cards until it has exited.
         await asyncio.gather(running, return_exceptions=True)
 
 

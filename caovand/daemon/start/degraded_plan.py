@@ -37,12 +37,11 @@ class PlanMemory:
         self._full = True
 
     def discard_fallback(self) -> None:
-        """Discard the fallback: the operator changed what it was made for."""
+        """Discard the fallback: the operator changed the settings it was made for."""
         self._fallback = None
 
     def take_fallback(self) -> Plan | None:
-        """Take the plan to return to after a failure, once; None leaves the decision to the
-        ladder."""
+        """Pop the plan to return to after a failure; None leaves the decision to the ladder."""
         good, self._fallback, self._full = self._fallback, None, False
         return good
 

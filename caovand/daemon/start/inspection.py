@@ -81,8 +81,9 @@ def check_kind(config: Config, engine: Engine) -> None:
     if chosen.name != engine.name:
         raise StartObstacle(
             "bad-arguments",
-            f"cannot start: {config.model.path or 'the configuration'} is for {chosen.title}, and"
-            f" this daemon began with {engine.title}; restart it: sudo systemctl restart caovan",
+            f"cannot start: {config.model.path or 'the configuration'} is for {chosen.title}, "
+            f"but this daemon started with {engine.title}; restart it: sudo systemctl restart "
+            "caovan",
             hold=True,
         )
 

@@ -1,5 +1,6 @@
-"""The inspection before a start: end orphans, choose a plan, and check whether its engine can
-start."""
+"""The inspection before a start: kill orphans, choose a plan, and check whether its engine can
+start.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ class Inspector:
         try:
             if run.ending:
                 # The machine gave up waiting for that; two children must not run at the same time.
-                text = "cannot start: the previous engine is still ending"
+                text = "cannot start: the previous engine is still stopping"
                 raise inspection.StartObstacle("vram-busy", text, hold=True, phase="ending")
             if run.child is None:
                 await run.end_earlier_engine()
@@ -119,7 +120,7 @@ def _refusal(number: int, problem: Exception) -> StartRefused:
         # The key file is reread for each engine: it may still be about to appear.
         finding, hold = Finding("bad-arguments", str(problem), "plan"), True
     elif limit:
-        text = f"cannot find out whether the engine can start: {limit}"
+        text = f"cannot check whether the engine can start: {limit}"
         finding, hold = Finding("unknown", text, "plan"), True
     else:
         # A bug of ours with this model or machine must not cost a serving engine.

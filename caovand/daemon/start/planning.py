@@ -144,8 +144,8 @@ class SlotPlanner:
 class NextPlan:
     """The next engine's plan in two steps: `inspect`, then `plan` for the result.
 
-    In between, a head chooses the other nodes. `made` is the result: it becomes the planner's own
-    only once it is taken, because `again` refers to the last result that was taken.
+    In between, a head chooses the other nodes. `made` is the result: the planner keeps it only once
+    it is adopted, because `again` refers to the last result that was adopted.
     """
 
     def __init__(

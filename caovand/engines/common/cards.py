@@ -24,8 +24,9 @@ def compiled_for(engine: EngineInfo, gpu: Gpu) -> bool:
 
 
 def _can_run(made_for: str, gpu: Gpu) -> bool:
-    """Whether code for one capability runs on another: 8.0's runs on 8.6, 9.0a's on nothing
-    else."""
+    """Whether code for one capability runs on another: code for 8.0 runs on 8.6, code for 9.0a only
+    on 9.0.
+    """
     match = _MADE_FOR.match(made_for)
     if match is None:
         return False

@@ -15,9 +15,9 @@ from caovand.core.plan import Setting
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """A format of tool calls or of thoughts, by the name of the models that made it known.
+    """A format of tool calls or thoughts, named after the models that introduced it.
 
-    A chat template has it if it contains all of `marks` and, where there are `types`, the model's
+    A chat template uses it if it contains all of `marks` and, if there are `types`, the model's
     type begins with one of them.
     """
 
@@ -119,7 +119,7 @@ SHOWN = (
     "<tool_call", "<TOOLCALL", "<|tool_call", "[TOOL_CALLS", "<｜tool▁call", "<function",
     "<|action_start",
 )  # fmt: skip
-"""Parts of templates that show some format of tool calls, known or not."""
+"""Parts of templates that show some tool-call format, known or not."""
 THOUGHTS = (
     ChatFormat("gpt-oss", ("<|channel|>",)),
     ChatFormat("Gemma 4", ("<|channel>",)),
@@ -209,7 +209,7 @@ def choose(
 ) -> Setting:
     """The first of the `parsers` of a model's format that the engine has; `known` are all it has.
 
-    `parsers` are by format, the best first; an empty `known` means that the engine was not asked.
+    `parsers` are by format, the best first; an empty `known` means that the engine was not probed.
     """
     template = model.chat_template or ""
     if not part.mentioned(template):
@@ -217,7 +217,7 @@ def choose(
         return _policy(None, f"{mention} {'tools' if part is TOOL_CALLS else 'thinking'}")
     chat_format = part.format_of(model)
     if chat_format is None:
-        kind = f"the format of {part.title} of models of type {model.model_type}"
+        kind = f"the {part.title} format of models of type {model.model_type}"
         return _policy(None, f"{kind} is unknown; set one of {engine}'s in [server] {part.setting}")
     usable = (name for name in parsers.get(chat_format.name, ()) if not known or name in known)
     of_type = f"models of type {model.model_type} have"
@@ -226,7 +226,7 @@ def choose(
     if name := next(usable, None):
         return _policy(name, evidence)
     remedy = f'set [server] {part.setting} = "none"'
-    return _policy(None, f"{evidence}, and {engine} has no parser for it; {remedy}")
+    return _policy(None, f"{evidence}, but {engine} has no parser for it; {remedy}")
 
 
 def _policy(value: str | None, reason: str) -> Setting:
@@ -242,4 +242,4 @@ def unparsed_warnings(model: ModelCard, settings: Mapping[str, Setting]) -> Iter
         if part.mentioned(model.chat_template or "") and (
             part is TOOL_CALLS or part.format_of(model)
         ):
-            yield f"{part.title} stay in the text of answers: {setting.reason}"
+            yield f"{part.title} stay in the answers' text: {setting.reason}"

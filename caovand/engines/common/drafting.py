@@ -55,8 +55,8 @@ def billions_active(model: ModelCard) -> str:
 def contested(model: ModelCard) -> str:
     """The published evidence on drafts for a mixture of experts with few active parameters."""
     return (
-        f"with about {billions_active(model)} active parameters published runs with drafts were"
-        " 23 % slower to 27 % faster"
+        f"with about {billions_active(model)} active parameters, published runs with drafts "
+        "range from 23 % slower to 27 % faster"
     )
 
 

@@ -12,7 +12,9 @@ from caovand.core.config.schema import Config
 from caovand.core.problem import Problem
 
 HIDDEN = "***"
-STRAY = Problem("pass a word of [engine] extra_args", "it belongs to no option", "remove it")
+STRAY = Problem(
+    "pass a word of [engine] extra_args", "it does not belong to any option", "remove it"
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class SecretOptions:
         return tuple(shown)
 
     def values(self, words: Sequence[str]) -> tuple[str, ...]:
-        """The values that are shown to nobody."""
+        """The values that are never shown."""
         hidden: list[str] = []
         for option in self.read(words):
             if option.name in self.keys:

@@ -26,8 +26,8 @@ def choose_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     gpus = tuple(gpu for gpu in inventory.gpus if listed is None or gpu.index in listed)
     if listed is not None and (missing := set(listed) - {gpu.index for gpu in gpus}):
         raise Unplannable(
-            f"cannot use GPU {min(missing)} of [engine] gpus: there is no such card;"
-            " `nvidia-smi -L` lists them",
+            f"cannot use GPU {min(missing)} of [engine] gpus: no such card exists; `nvidia-smi "
+            "-L` lists them",
             "gpu-absent",
         )
     return gpus
@@ -39,8 +39,8 @@ def refuse_other_tasks(model: ModelCard, title: str) -> None:
         return
     remedy = "llamacpp" if model.gguf else "vllm"
     raise Unplannable(
-        f"cannot serve model {model.path} with {title}: its task is {TITLES[model.task]}, and"
-        f' caovan plans {title} for generated text only; set [engine] kind = "{remedy}"'
+        f"cannot serve model {model.path} with {title}: its task is {TITLES[model.task]}, but "
+        f'caovan plans {title} only for generated text; set [engine] kind = "{remedy}"'
     )
 
 
@@ -76,7 +76,7 @@ def address(config: Config) -> dict[str, Setting]:
 
 
 def card_variables(gpus: Sequence[Gpu], no_card: str = "") -> dict[str, Setting]:
-    """The variables that show these cards alone to an engine for CUDA."""
+    """The variables that make only these cards visible to a CUDA engine."""
     visible = ",".join(map(device_name, gpus)) or no_card
     return {
         "CUDA_VISIBLE_DEVICES": Setting(visible, "policy", "the cards of this plan"),
@@ -92,7 +92,7 @@ def typed_variables(config: Config) -> dict[str, Setting]:
 
 
 def context_of(plan: Plan) -> int | None:
-    """The longest request in tokens; every engine's plans have it under the same name."""
+    """The longest request in tokens, under the same name in every engine's plans."""
     return count(plan.value("max_model_len"))
 
 
@@ -103,7 +103,7 @@ def keep_steps(
 ) -> Plan:
     """Take the rungs of a degraded plan for the same model again, as far as `may_keep` allows.
 
-    The plan itself if there is nothing to take.
+    The plan itself if there is no rung to take.
     """
     if remembered is None or remembered.model != plan.model or not remembered.taken:
         return plan
@@ -128,7 +128,7 @@ def idle_keys(
     """
     for section in ("policy", "server", "model"):
         for key in fields(getattr(config, section)):
-            reason = reasons.get(key.name, "it has no such setting")
+            reason = reasons.get(key.name, "that engine has no such setting")
             auto = key.default is None and key.name not in DAEMON_KEYS
             idle = key.name in reasons or (auto and key.name not in used)
             value = getattr(getattr(config, section), key.name)

@@ -32,9 +32,10 @@ CORES = {
     "avx2": AVX2, "i8mm": Core(8.0, 30.0), "asimddp": Core(5.0, 15.0), "avx": Core(1.25, 4.0),
     "asimd": Core(1.25, 4.0), "sse4_2": Core(0.8, 2.0),
 }  # fmt: skip
-"""A core by its best vector extension: at most half of what it reaches alone. An EPYC's with
-AVX-512 multiplied dense Q4_K weights at 23.7 GB/s of its own time, experts at 22.0 (measured);
-others are slower, and all of them are slower together."""
+"""A core by its best vector extension: at most half of what it reaches alone. An EPYC core with
+AVX-512 multiplied dense Q4_K weights at 23.7 GB/s, experts at 22.0 (measured); other cores are
+slower, and cores that run together are slower than one alone.
+"""
 
 
 def core_of(host: Host) -> Core:

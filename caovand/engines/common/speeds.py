@@ -1,4 +1,4 @@
-"""The speed of cards: their makers' figures, and the fraction that an engine reaches."""
+"""The speed of cards: their makers' specifications, and the fraction that an engine reaches."""
 
 from __future__ import annotations
 
@@ -92,8 +92,9 @@ SUSTAINED = 0.85
 
 
 def card_speed(gpu: Gpu) -> Speed:
-    """The card's own figures if the driver reports them, else its maker's, by the longest mark in
-    its name."""
+    """The card's reported speeds if the driver has them, else its maker's, by the longest mark in
+    its name.
+    """
     marks = [mark for mark in PUBLISHED_SPEEDS if _has_word(gpu.name, mark)]
     known = PUBLISHED_SPEEDS[max(marks, key=len)] if marks else None
     typical = known or BY_CAPABILITY.get(gpu.compute_capability, NEWER)
@@ -124,8 +125,9 @@ def link_gb_s(gpus: Sequence[Gpu]) -> float:
 
 
 def card_link(groups: Sequence[Sequence[Gpu]]) -> tuple[float, float]:
-    """Seconds of an empty all-reduce in these groups of cards, and bytes a second between cards:
-    over NVLink if it joins those of every group, else through the host's memory."""
+    """Seconds of an empty all-reduce in these groups of cards, and bytes per second between cards:
+    over NVLink if it joins those of every group, else through the host's memory.
+    """
     gpus = [gpu for group in groups for gpu in group]
     if all(map(all_linked, groups)):
         return LINKED_S, link_gb_s(gpus) * 1e9
@@ -139,7 +141,7 @@ def transfer_s(ranks: int, bytes_s: float, size: float) -> float:
 
 
 def slowest(gpus: Sequence[Gpu]) -> Speed:
-    """The figures of the slowest card, for which the others wait."""
+    """The speeds of the slowest card, for which the others wait."""
     speeds = [card_speed(gpu) for gpu in gpus]
     return Speed(
         min(speed.gb_s for speed in speeds) * BANDWIDTH_REACHED,

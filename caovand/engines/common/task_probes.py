@@ -65,7 +65,9 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 def _missing_text(answer: Any) -> str:
-    """Whether the answer lacks a text. It may be empty: a model may hear nothing in silence."""
+    """Whether the answer lacks a text. It may be empty: a model can transcribe silence as
+    nothing.
+    """
     has_text = isinstance(answer, dict) and isinstance(answer.get("text"), str)
     return "" if has_text else 'it has no "text"'
 

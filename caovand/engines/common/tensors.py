@@ -62,7 +62,8 @@ def part_of_experts(model: ModelCard) -> float:
 
 
 def active_parameters(model: ModelCard) -> float:
-    """The parameters that compute a token, without embedding and head; of quantised ones about.
+    """The parameters that compute a token, without embedding and head; approximate for quantised
+    ones.
 
     Each tensor counts by its own type: 4-bit checkpoints often keep attention in 16 bits.
     """

@@ -19,7 +19,9 @@ class UsualRequest:
 
 
 WITHOUT_PREFIXES = 1.25
-"""The factor by which a batch must finish more requests a second to do without a prefix cache."""
+"""The factor by which a batch must finish more requests per second to justify giving up a prefix
+cache.
+"""
 USUAL_REQUESTS = {
     "chat": UsualRequest(4096, 500),
     "long": UsualRequest(100_000, 1000),

@@ -56,7 +56,7 @@ def answer_of(
 ) -> FailureAnswer:
     """The answer for an engine; None is for the kernel's log and for an uncertain writer.
 
-    Without `rules` the engine is not caovan's: only its log is known.
+    Without `rules` caovan does not run the engine: only its log is known.
     """
     kinds = {**_SHARED_KINDS, **(engine.log.kinds if engine else {})}
     ours = rules is not None

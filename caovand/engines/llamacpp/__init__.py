@@ -1,1 +1,1 @@
-"""Everything that knows llama.cpp."""
+"""All code that depends on llama.cpp."""

@@ -35,7 +35,7 @@ def _card_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
         return
     if facts.engine.build == "cuda" and not facts.gpus:
         yield CheckResult(
-            GPUS, "FAIL", "the engine is a CUDA build, and no NVIDIA card is visible",
+            GPUS, "FAIL", "the engine is a CUDA build, but no NVIDIA card is visible",
             "check nvidia-smi, or install the CPU build: sudo caovanctl engine install --kind"
             " llamacpp --build cpu",
         )  # fmt: skip
@@ -53,7 +53,7 @@ def _card_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 def _format_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.model is not None and facts.model.gguf is None:
         yield CheckResult(
-            MODEL, "FAIL", "llama.cpp serves GGUF files only, and this model is not in one",
+            MODEL, "FAIL", "llama.cpp serves only GGUF files, and this model is not one",
             'download a GGUF file, or set [engine] kind = "vllm"',
         )  # fmt: skip
 

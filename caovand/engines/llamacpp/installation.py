@@ -9,13 +9,13 @@ from caovand.engines.llamacpp.tiny_model import tiny_model
 
 SERVER = "llama-server"
 COMPILER_MIB: Mapping[Build, int] = {"cpu": 1024, "cuda": 3072}
-"""MiB that one compiler may need; nvcc needs more than the others."""
+"""MiB that one compiler can need; nvcc needs more than the others."""
 _COMMON = (
     # one program without its own runtime libraries
     "-DBUILD_SHARED_LIBS=OFF",
     # for this CPU: half the speed or more of a CPU build depends on its vector instructions
     "-DGGML_NATIVE=ON",
-    # it downloads nothing and serves plain HTTP: what is in front of it does the rest
+    # it downloads nothing and serves plain HTTP: a proxy in front of it does the rest
     "-DLLAMA_OPENSSL=OFF",
     "-DLLAMA_BUILD_UI=OFF",
     "-DLLAMA_USE_PREBUILT_UI=OFF",

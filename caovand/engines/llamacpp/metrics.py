@@ -1,7 +1,7 @@
 """Parse llama-server's Prometheus text into the counters that prove progress.
 
-The decoding thread answers `/metrics`, between two steps: while it hangs, no answer comes. A
-missing name counts as 0 and never moves.
+The decoding thread answers `/metrics` between two steps: while it hangs, no answer comes. A missing
+name counts as 0 and never moves.
 """
 
 from __future__ import annotations

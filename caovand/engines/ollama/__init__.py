@@ -1,1 +1,1 @@
-"""Everything that knows Ollama: an installed `ollama serve` as the engine."""
+"""All code that depends on Ollama: an installed `ollama serve` as the engine."""

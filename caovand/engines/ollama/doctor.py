@@ -25,7 +25,7 @@ def _card_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.engine.build == "cpu" and facts.gpus:
         yield CheckResult(
             GPUS, "WARN", f"{len(facts.gpus)} cards are not used: Ollama has no CUDA libraries",
-            "install Ollama again with its own installer, which brings them",
+            "reinstall Ollama with its own installer, which includes them",
         )  # fmt: skip
     for gpu in facts.gpus if facts.engine.build == "cuda" else ():
         yield usable_card(gpu)

@@ -21,7 +21,7 @@ HOST, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
 WEIGHTS = "application/vnd.ollama.image.model"
 MAX_LAYERS = 1000
 FOLDERS = ("/", ".", "~")
-"""Beginnings of a checkpoint's path, as other engines take it."""
+"""Prefixes of a checkpoint's path, as other engines accept it."""
 _PART = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 _HOST = re.compile(r"\w[\w.-]{0,200}(?::\d{1,5})?", re.ASCII)
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -63,20 +63,18 @@ def missing_model(name: str) -> Problem:
     """The problem with a name that Ollama does not have."""
     cannot = f"serve model {name} with Ollama"
     if not manifest_path(name):
-        remedy = (
-            "set [model] path to a name such as qwen3:8b; `ollama create NAME` gives a file one"
-        )
+        remedy = "set [model] path to a name such as qwen3:8b; `ollama create NAME` names a file"
         if name.startswith(FOLDERS):
             remedy = (
-                "set [model] path to a name such as qwen3:8b, or hf.co/OWNER/NAME:Q4_K_M for a GGUF"
-                " file on the hub; `ollama create NAME` gives a GGUF file here one"
+                "set [model] path to a name such as qwen3:8b, or hf.co/OWNER/NAME:Q4_K_M for a "
+                "GGUF file on the hub; `ollama create NAME` names a local GGUF file"
             )
-        return Problem(cannot, "it is not the name of one of its models", remedy)
+        return Problem(cannot, "it is not the name of an Ollama model", remedy)
     remedy = (
-        f"download it: sudo caovanctl model pull --from ollama {name}; if it lies elsewhere, set"
-        f" {MODELS} in [engine] env"
+        f"download it: sudo caovanctl model pull --from ollama {name}; if it is stored "
+        f"elsewhere, set {MODELS} in [engine] env"
     )
-    return Problem(cannot, "it has no such model", remedy)
+    return Problem(cannot, "Ollama has no such model", remedy)
 
 
 def folder_of(file: str) -> str:

@@ -16,9 +16,9 @@ INSTALL = Install(
     versions={},
     elsewhere=Problem(
         "install Ollama",
-        "it installs and updates itself, outside of caovan",
-        f"install it with `{HOW}`, and stop its own service, which would use the cards as well:"
-        " `sudo systemctl disable --now ollama`",
+        "Ollama installs and updates itself, outside caovan",
+        f"install it with `{HOW}`, and stop its own service, which would also use the cards: "
+        "`sudo systemctl disable --now ollama`",
     ),
 )
 _FIND_PROGRAM = """
@@ -87,7 +87,7 @@ PROBE = ProbeScripts(
     read=_parse_answers,
     missing=Problem(
         "use Ollama as the engine",
-        "there is no program `ollama` on PATH or in /usr/local/bin",
+        "no program `ollama` is on PATH or in /usr/local/bin",
         f"install it: {HOW}",
     ),
 )

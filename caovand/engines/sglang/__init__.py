@@ -1,1 +1,1 @@
-"""Everything that knows SGLang: its server from the operator's own environment."""
+"""All code that depends on SGLang: its server from the operator's own environment."""

@@ -1,4 +1,4 @@
-"""Parse SGLang's Prometheus text: the counters that prove progress, and the figures that caovan
+"""Parse SGLang's Prometheus text: the counters that prove progress, and the metrics that caovan
 shows.
 
 The scheduler counts tokens at every step (`realtime_tokens_total`), the HTTP server counts those of

@@ -1,4 +1,4 @@
-"""The options of SGLang's server that caovan knows, and the operator's verbatim ones."""
+"""The options of SGLang's server that caovan sets, and the operator's verbatim ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GRAPH_SIZES = frozenset(
     {MAX_GRAPH_OPTION, "cuda_graph_bs_decode", "cuda_graph_bs", "cuda_graph_config"}
 )
 KEYS = ("api_key", "admin_api_key", "ssl_keyfile_password")
-"""Options whose values are shown to nobody."""
+"""Options whose values are never shown."""
 REMOVE = "remove it from [engine] extra_args"
 _SPELLED = {CONTEXT: "--context-length", DRAFTING: "--speculative-algorithm"}
 _NAMES = {

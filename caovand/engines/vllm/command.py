@@ -16,7 +16,9 @@ from caovand.engines.vllm.flags import command_line, spelling
 
 SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
 MERGED_FLAG = "additional_config"
-"""The only flag of ours that is merged with the operator's; all others give way to it."""
+"""The only flag of ours that is merged with the operator's; any other flag of ours yields to the
+operator's.
+"""
 ROOT = "VLLM_CACHE_ROOT"
 INSPECTED = "modelinfos"
 """vLLM's folder in ROOT for the capabilities of model classes. To find them it imports itself in a
@@ -89,7 +91,7 @@ def cache_key(plan: Plan, engine: EngineInfo) -> str:
 def flashinfer_key(plan: Plan, engine: EngineInfo) -> str:
     """A folder name for FlashInfer's compiled kernels, which depend on neither model nor depth.
 
-    Each takes nvcc a minute or more: another drafting depth, or a rung, must not rebuild them.
+    nvcc needs a minute or more for each: another drafting depth, or a rung, must not rebuild them.
     Ninja's files there refer to the engine's folder, so each folder has its own: once an engine is
     removed, its compiler and headers no longer exist.
     """

@@ -33,9 +33,9 @@ from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.nodes import NODES
 from caovand.engines.vllm.planning import serving
 from caovand.engines.vllm.planning.decisions import conflicts, forecast
+from caovand.engines.vllm.planning.foreseen import foreseen_failure
 from caovand.engines.vllm.planning.planner import longest_context, make_plan
 from caovand.engines.vllm.planning.speculation import overruling
-from caovand.engines.vllm.planning.warnings import foreseen_failure
 from caovand.engines.vllm.probe import PROBE
 from caovand.engines.vllm.serve_words import SERVE_WORDS
 from caovand.engines.vllm.sizing.pace import CandidatePace

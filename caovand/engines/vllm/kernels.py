@@ -6,7 +6,7 @@ Read from vLLM 0.21 and FlashInfer 0.6.8:
   top-k or top-p; flashinfer/sampling.py has all of it in one module.
 - vllm/v1/attention/backends/flashinfer.py plans prefill and decode with one kind of module: it
   asks for tensor cores when decoding, and FlashInfer (decode.py) then takes batch_prefill there,
-  too. Its batch_decode and page modules are never asked for. Off SM90 that is the "fa2" backend
+  too. Its batch_decode and page modules are never requested. Off SM90 that is the "fa2" backend
   (determine_attention_backend), with positions encoded by vLLM, no custom mask, and products summed
   in float32. Queries and outputs are of the model's type, also where the cache is fp8.
 - vllm/platforms/cuda.py takes FlashInfer's attention after FLASH_ATTN, which reads an fp8 cache on

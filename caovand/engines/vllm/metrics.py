@@ -1,4 +1,4 @@
-"""Parse vLLM's Prometheus text: the counters that prove progress, and the figures that caovan
+"""Parse vLLM's Prometheus text: the counters that prove progress, and the metrics that caovan
 shows.
 
 The names are the same from 0.19 to 0.33. vLLM's own counters come from its engine process and
@@ -27,7 +27,7 @@ COUNTERS = {
     "vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens",
     "vllm:kv_cache_usage_perc": "kv_cache_usage",
 }
-# For display only: nothing is decided by them.
+# For display only: no decision depends on them.
 OTHER_COUNTERS = {
     "vllm:num_preemptions_total": "preemptions",
     "vllm:prefix_cache_queries_total": "prefix_queries",

@@ -49,7 +49,7 @@ ADDRESSING = (HOST_IP, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 ONE_NODE_VARIABLES = (
     *ADDRESSING, "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "OMP_NUM_THREADS", JOBS, THREADS
 )  # fmt: skip
-"""Variables whose values on the head say nothing of another node."""
+"""Variables whose values on the head do not apply to another node."""
 _WORKER_TITLE = re.compile(r"^VLLM::(?:Worker(?:_(?P<rank>\w+))?|(?P<core>EngineCore\w*))")
 _ACTOR_TITLE = "ray::RayWorkerProc"
 _RANK_PREFIX = re.compile(
@@ -63,10 +63,10 @@ def ray_refusal(executor: str, engine: EngineInfo) -> Problem | None:
     if executor != RAY:
         return None
     if engine.build == "cpu":
-        return Problem(CANNOT_USE_RAY, "vLLM refuses Ray on CPU", USE_MP)
+        return Problem(CANNOT_USE_RAY, "vLLM does not support Ray on CPUs", USE_MP)
     if engine.release < releases.RAY_EXECUTOR_V2:
         oldest = releases.name(releases.RAY_EXECUTOR_V2)
-        fact = f"caovan supports vLLM over Ray from {oldest} on, and this is {engine.version}"
+        fact = f"caovan supports vLLM over Ray from {oldest} on, but this is {engine.version}"
         return Problem(CANNOT_USE_RAY, fact, f"use a newer vLLM, or {USE_MP}")
     install = f"sudo {engine.python} -m pip install"
     if not engine.ray:
@@ -75,7 +75,8 @@ def ray_refusal(executor: str, engine: EngineInfo) -> Problem | None:
     if version_numbers(engine.ray) < releases.RAY_HAS_TOKENS:
         oldest = releases.name(releases.RAY_HAS_TOKENS)
         fact = (
-            f"Ray {engine.ray} runs the code of anyone who reaches it; {oldest} is the first to ask"
+            f"Ray {engine.ray} runs code from anyone who can reach it; {oldest} is the first "
+            "release that requires a token"
         )
         fix = f"run `{install} --upgrade ray` on every node, or {USE_MP}"
         return Problem(CANNOT_USE_RAY, f"{fact} for a token", fix)
@@ -88,7 +89,7 @@ def check_ray(plan: Plan, machine: Inventory, address: str) -> None:
     nodes = 1 + len(machine.others)
     cannot = f"cannot plan for {nodes} nodes over Ray"
     if ":" in address:
-        fact = f"the head's address {address} is an IPv6 one, and caovan starts Ray over IPv4"
+        fact = f"the head's address {address} is IPv6, but caovan starts Ray over IPv4"
         raise Unplannable(f"{cannot}: {fact}; set [cluster] head to an IPv4 address")
     if (count(plan.value(REPLICAS)) or 1) > 1:
         raise Unplannable(f"{cannot}: extra_args has --data-parallel-size; remove it")
@@ -96,11 +97,12 @@ def check_ray(plan: Plan, machine: Inventory, address: str) -> None:
         return  # Ray has only one other node to choose, or all have an equal part of every layer
     cards = cards_of_plan(plan, machine)
     if not all(are_alike(cards[0], card) for card in cards):
-        fact = "their cards differ, and Ray may deal the layers of one node to another"
+        fact = "their cards differ, and Ray can assign one node's layers to another node"
         raise Unplannable(f"{cannot}: {fact}; use equal cards, or {USE_MP}")
     if PARTITION in plan.env:
         fact = (
-            f"[engine] env has {PARTITION}, and Ray may run a stage on another node than its rank's"
+            f"[engine] env has {PARTITION}, but Ray can run a stage on a different node than its "
+            "rank's"
         )
         raise Unplannable(f"{cannot}: {fact}; remove it, or {USE_MP}")
 
@@ -113,10 +115,10 @@ def uses_ray(plan: Plan) -> bool:
 def ray_environment(place: NodePlace) -> dict[str, Setting]:
     """The variables that Ray, its actors and its driver on this node share.
 
-    Ray admits everybody who reaches its ports unless it has a token.
+    Ray admits anyone who can reach its ports unless it has a token.
     """
     variables = {
-        "RAY_AUTH_MODE": Setting("token", "policy", "Ray admits nobody without the token"),
+        "RAY_AUTH_MODE": Setting("token", "policy", "Ray admits no node without the token"),
         "RAY_AUTH_TOKEN": Setting(place.token, "policy", "of the cluster's key"),
     }
     if place.rank == 0:
@@ -145,9 +147,9 @@ def spread(
     """The plan over this machine and the others, which meet at this host; raises Unplannable.
 
     The split was planned for the cards of all nodes (`planning.parallel`). A CPU build has one rank
-    a node and no cards to split over: there it is tensor parallel unless stages were planned.
+    per node and no cards to split over: there it is tensor parallel unless stages were planned.
     `no_rdma` is why NCCL must not use InfiniBand or RoCE, "" if it may; `address` is the head's own
-    towards the others, "" if unknown.
+    on the other nodes' network, "" if unknown.
     """
     nodes = 1 + len(machine.others)
     _refuse_typed(plan, nodes, executor)
@@ -161,7 +163,7 @@ def spread(
     settings["master_port"] = Setting(port, "policy", "the port after the head's in [cluster]")
     staged = plan.value(PIPELINE) is not None
     if plan.device == "cpu" and not staged and TENSOR not in plan.verbatim:
-        settings[TENSOR] = Setting(nodes, "policy", f"one part on each of {over}")
+        settings[TENSOR] = Setting(nodes, "policy", f"one stage on each of {over}")
     # A plan that is retried keeps what an earlier start found about the devices.
     env = dict(plan.env)
     if WITHOUT_RDMA in env and env[WITHOUT_RDMA].origin == "policy":
@@ -179,7 +181,7 @@ def _refuse_typed(plan: Plan, nodes: int, executor: str) -> None:
             raise Unplannable(f"{cannot} {option(name)}; remove it")
     backend = BACKEND
     if backend in plan.verbatim and (typed := plan.value(backend)) != executor:
-        remedy = f"remove it, and set [cluster] executor instead, which is {executor}"
+        remedy = f"remove it, and set [cluster] executor instead, now {executor}"
         raise Unplannable(f"{cannot} {option(backend)} {typed}; {remedy}")
 
 
@@ -228,15 +230,15 @@ def _cards_of_ranks(plan: Plan, config: Config, inventory: Inventory) -> tuple[G
 def plan_of_rank(plan: Plan, place: NodePlace) -> Plan:
     """The part of one node: its rank, and the address that the other nodes reach it at."""
     rank, address, interface = place.rank, place.address, place.interface
-    settings = {**plan.settings, "node_rank": Setting(rank, "policy", "the head deals the ranks")}
+    settings = {**plan.settings, "node_rank": Setting(rank, "policy", "the head assigns the ranks")}
     if rank:
-        settings["headless"] = Setting(True, "policy", "the head alone answers clients")
+        settings["headless"] = Setting(True, "policy", "only the head serves clients")
     reached = Setting(address, "policy", f"this node's address on {interface}")
-    by = Setting(interface, "policy", "the interface towards the other nodes")
+    by = Setting(interface, "policy", "the interface that reaches the other nodes")
     env: Mapping[str, Setting] = {HOST_IP: reached, "GLOO_SOCKET_IFNAME": by}
     if plan.device != "cpu":
-        # NCCL takes a name for the beginning of names, such as eth0 for eth0.100 too.
-        exact = Setting(f"={interface}", "policy", "this interface and no other towards the nodes")
+        # NCCL treats a name as a prefix: eth0 also matches eth0.100.
+        exact = Setting(f"={interface}", "policy", "only this interface reaches the other nodes")
         env = {**env, "NCCL_SOCKET_IFNAME": exact}
     if uses_ray(plan):
         env = {**env, **ray_environment(place)}
@@ -261,7 +263,7 @@ def _is_set(value: str) -> bool:
 
 
 def by_host_name(env: Mapping[str, str], interface: str) -> bool:
-    """Whether Gloo listens where the host's name leads: it takes a name of one letter for none."""
+    """Whether Gloo listens where the host's name leads: it treats a one-letter name as none."""
     return len(env.get("GLOO_SOCKET_IFNAME", interface)) < 2
 
 

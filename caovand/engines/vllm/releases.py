@@ -11,8 +11,9 @@ from caovand.core.problem import Problem
 
 OLDEST_TESTED, NEWEST_TESTED = (0, 21), (0, 33)
 REFERENCE = (0, 33, 0)
-"""The release that `engine install` takes for CUDA, and that is assumed for an engine that was not
-probed."""
+"""The release that `engine install` installs for CUDA, and that is assumed for an engine that was
+not probed.
+"""
 TOKENS_BY_REQUEST = (0, 20)
 """The cache size is reported by requests of full length, not by blocks and groups."""
 GRAPHS_SUBTRACTED = (0, 21)
@@ -61,7 +62,8 @@ AWQ_EXPERTS_STAY = (0, 22)
 but in 0.32; releases between were not checked."""
 PACKED_AS_ANY = (0, 32)
 """compressed-tensors' experts may have zero points (vllm#44025), and its integers 2 to 8 bits. 0.21
-asserts the first, and knows 4 and 8 bits alone; releases between were not checked."""
+asserts the first, and supports only 4 and 8 bits; releases between were not checked.
+"""
 GPTQ_BY_MARLIN = (0, 32)
 """Every GPTQ checkpoint is read for Marlin: 4 or 8 bits, symmetric, groups in order. 0.21 has other
 kernels for the rest; releases between were not checked."""
@@ -84,8 +86,9 @@ RAY_EXECUTOR_V2 = (0, 21)
 """Ray's actors are vLLM's usual workers, with its own queues between them: RayExecutorV2, which
 needs neither Ray's compiled graphs nor cupy. Earlier releases were not checked."""
 RAY_HAS_TOKENS = (2, 52)
-"""Ray can require a token of everybody. Earlier releases of Ray ignore RAY_AUTH_MODE, and run the
-code of anyone who reaches their ports."""
+"""Ray can require a token from every client. Earlier releases of Ray ignore RAY_AUTH_MODE, and run
+the code of anyone who reaches their ports.
+"""
 DRAFTS_IN_WHOLE_GRAPHS = (0, 22)
 """FlashInfer's attention is captured with drafts; before, vLLM cuts the graphs there."""
 LATENT_IN_WHOLE_GRAPHS = (0, 32)

@@ -86,7 +86,7 @@ def _configuration(path: str, flags: Mapping[str, Any], server: ServerSection) -
     }  # fmt: skip
     for name in flags:
         if name not in used:
-            _refuse(path, option(name), "llama.cpp, which serves GGUF files, has nothing like it")
+            _refuse(path, option(name), "llama.cpp, which serves GGUF files, has no equivalent")
     names = flags.get("served_model_name", path)
     cache = str(flags.get("kv_cache_dtype", "auto"))
     if cache not in _CACHES:
@@ -140,10 +140,10 @@ def _named_file(words: Sequence[str]) -> str:
     at = words.index(_FLAG)
     path = words[at + 1] if at + 1 < len(words) else ""
     if count > 1:
-        raise _bad(f"several {_FLAG}", "vLLM reads one file", "put all keys into one")
+        raise _bad(f"several {_FLAG}", "vLLM reads only one file", "put all keys into one file")
     if not path.endswith(_ENDINGS):
-        fact = "vLLM reads files that end in .yaml or .yml only"
-        raise _bad(f"{_FLAG} {path}".rstrip(), fact, "use such a file")
+        fact = "vLLM reads only files whose names end in .yaml or .yml"
+        raise _bad(f"{_FLAG} {path}".rstrip(), fact, "rename or convert the file")
     return path
 
 
@@ -154,7 +154,9 @@ def _expand(words: Sequence[str], document: Any, known: Collection[str]) -> list
     """
     at = words.index(_FLAG)
     if not isinstance(document, Mapping):
-        raise _bad(f"{_FLAG} {words[at + 1]}", "it has no keys", "write lines such as port: 8000")
+        raise _bad(
+            f"{_FLAG} {words[at + 1]}", "the file has no keys", "write lines such as port: 8000"
+        )
     before, behind = [*words[:at]], [*words[at + 2 :]]
     model = before[:1] if before and not before[0].startswith("-") else []
     inner = [word for key, value in document.items() for word in _words(str(key), value, known)]

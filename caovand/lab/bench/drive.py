@@ -1,4 +1,4 @@
-"""Drives the engine round by round, and reads the daemon's figures after each."""
+"""Drive the engine round by round, and read the daemon's metrics after each."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class BenchOrder:
     def warm_up(self, length: int) -> int:
         """Concurrency of the warm-up round of a length.
 
-        It keeps what the first request of a length compiles out of the figures.
+        It keeps kernels that the first request of a length compiles out of the results.
         """
         return self.at_once[-1] if length == self.prompts[0] else 1
 
@@ -153,7 +153,7 @@ class BenchRun:
         self._screen.line(self._progress.percent(first, answered), text)
 
     def _status_after(self, moment: float) -> Mapping[str, Any]:
-        """The first status with younger figures and samples; the last one if none comes in time."""
+        """The first status with newer metrics and samples; the last one if none comes in time."""
         deadline = time.monotonic() + FIGURES_S
         while True:
             status = self._client.ask("status")
@@ -173,8 +173,8 @@ class BenchRun:
         cause = f": {failure['failure']}: {failure['text']}" if failure else ""
         return CommandError(
             Exit.FAILED,
-            f"cannot continue: the engine ended or was restarted{cause}",
-            "see `caovanctl events`, then run it again once `caovanctl wait` returns",
+            f"cannot continue: the engine exited or was restarted{cause}",
+            "see `caovanctl events`, then run this again once `caovanctl wait` returns",
         )
 
     def _explain_failure(self, problem: Unanswered) -> CommandError:
@@ -204,7 +204,9 @@ class BenchRun:
 def measure(
     client: DaemonClient, tested: Target, order: BenchOrder
 ) -> tuple[dict[str, Any], Interrupted | None]:
-    """Measure an order; return the result with the measured cells, and what cut it short."""
+    """Measure an order; return the result with the measured cells, and the reason if it stopped
+    early.
+    """
     known = texts()
     screen = Screen(sys.stderr)
     run = BenchRun(client, tested, order, prompts.passages(known), screen)

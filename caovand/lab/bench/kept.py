@@ -34,9 +34,9 @@ def show(args: argparse.Namespace) -> int:
         for line in _lines(rows):
             print(line)
         if not rows:
-            print(f"no result is kept below {state}; measure one with: caovanctl bench")
+            print(f"no results in {state}; measure with: caovanctl bench")
     for path in others:
-        print(f"note: {path} is left out: it is not a result of this release", file=sys.stderr)
+        print(f"note: omitting {path}, which is not a result of this release", file=sys.stderr)
     return Exit.DONE
 
 
@@ -50,8 +50,8 @@ def path_of(word: str) -> Path:
             return Path(row["path"])
     raise results.NoResult(
         f"compare result {word}",
-        f"{len(rows)} {'is' if len(rows) == 1 else 'are'} kept",
-        f"see `caovanctl bench --list`; for a file with this name write ./{word}",
+        f"{len(rows)} {'exists' if len(rows) == 1 else 'exist'}",
+        f"see `caovanctl bench --list`; for a file of this name, write ./{word}",
     )
 
 

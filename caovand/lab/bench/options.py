@@ -20,7 +20,7 @@ def numbers(most: int) -> Any:
         values = tuple(map(int, parts))
         if not all(1 <= value <= most for value in values) or len(set(values)) < len(values):
             raise argparse.ArgumentTypeError(
-                f"{text!r}: each number must be from 1 to {most}, and none may be repeated"
+                f"{text!r}: each number must be from 1 to {most}, without duplicates"
             )
         return tuple(sorted(values))
 
@@ -33,7 +33,7 @@ def number(most: int) -> Any:
     def read(text: str) -> int:
         values = numbers(most)(text)
         if len(values) != 1:
-            raise argparse.ArgumentTypeError(f"{text!r} is not one number")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a single number")
         return int(values[0])
 
     return read
@@ -64,5 +64,5 @@ def add_load(
         "--api-key-file",
         type=Path,
         metavar="FILE",
-        help="file with the engine's API key (default: the one of the daemon's configuration)",
+        help="file with the engine's API key (default: the one in the daemon's configuration)",
     )

@@ -30,11 +30,11 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield headline(document)
     cells = document["cells"]
     rounds = len(cells[0]["rounds"])
-    figures = f"medians of {rounds} rounds" if rounds > 1 else "figures of 1 round"
+    figures = f"medians of {rounds} rounds" if rounds > 1 else "one round"
     task = document.get("task", "generate")
-    asked = f"{document['tokens']} tokens generated for each request"
+    asked = f"{document['tokens']} tokens generated per request"
     if task != "generate":
-        asked = f"{TITLES[task]}: a prompt is answered at once, after the time to its first token"
+        asked = f"{TITLES[task]}: the whole answer arrives at the time to the first token"
     yield f"{asked}, seed {document['seed']}; {figures}"
     yield _row(COLUMNS)
     for cell in cells:
@@ -85,15 +85,13 @@ def _drafts(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _conditions(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     hits = [cell["prefix_hits"] for cell in cells if cell["prefix_hits"] is not None]
     if hits:
-        yield f"prefix cache: {mean(hits):.1%} of the prompt tokens were found in it"
+        yield f"prefix cache: {mean(hits):.1%} of the prompt tokens were hits"
     if waited := sum(cell["preemptions"] or 0 for cell in cells):
-        yield f"warning: {waited} requests were put back for lack of KV cache"
+        yield f"warning: {waited} requests were preempted for lack of KV cache"
     if others := sum(cell["others"] or 0 for cell in cells):
-        yield (
-            f"warning: {others} other requests were served at the same time, and slowed these down"
-        )
+        yield (f"warning: {others} other requests ran at the same time and slowed these down")
     if any(cell["others"] is None for cell in cells):
-        yield "drafts and prefix hits are unknown where the daemon did not see every request"
+        yield "draft and prefix-hit rates are omitted if the daemon did not see every request"
 
 
 def comparison(

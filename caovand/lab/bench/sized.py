@@ -55,5 +55,5 @@ class SizedPrompts:
         except (ValueError, LookupError, TypeError, RecursionError):
             count = None
         if not isinstance(count, int):
-            raise Unanswered(f"{tokenize.path}: an answer without a number of tokens")
+            raise Unanswered(f"{tokenize.path}: the answer has no token count")
         return count

@@ -57,8 +57,8 @@ def find(client: DaemonClient, key_file: Path | None, verb: str = "bench") -> Ta
     if task != "generate" and (verb != "bench" or task == "transcription"):
         raise CommandError(
             Exit.FAILED,
-            f"cannot {verb}: the model is for {TITLES[task]}, and {verb} sends texts"
-            f"{'' if verb == 'bench' else ' to continue'}",
+            f"cannot {verb}: the model is for {TITLES[task]}, but {verb} sends "
+            f"texts{'' if verb == 'bench' else ' to continue'}",
             "serve a model that generates text",
         )
     served = status["served"]
@@ -102,7 +102,7 @@ def _key(
         raise CommandError(
             Exit.FAILED,
             f"cannot {verb}: {problem}",
-            "run it as a user who may read that file, or name another with --api-key-file",
+            "run this as a user who can read that file, or name another with --api-key-file",
         ) from problem
 
 
@@ -127,8 +127,8 @@ def lengths(
         too_long = next(length for length in requested or usual if length + tokens > target.context)
         raise CommandError(
             Exit.FAILED,
-            f"cannot bench: a prompt of {too_long:,} tokens and {tokens:,} generated ones need a"
-            f" context of {too_long + tokens:,}, and the plan's is {target.context:,}",
+            f"cannot bench: a prompt of {too_long:,} tokens and {tokens:,} generated ones need a "
+            f"context of {too_long + tokens:,}, but the plan's is {target.context:,}",
             "choose shorter --prompts or --tokens, or raise [model] max_model_len",
         )
     return fit

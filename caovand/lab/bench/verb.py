@@ -31,14 +31,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--prompts",
         type=numbers(MAX_NUMBER),
         metavar="TOKENS,...",
-        help="lengths of prompts (default: those of 512,4096,32768,100000 that fit the context)",
+        help="prompt lengths in tokens (default: those of 512,4096,32768,100000 that fit the "
+        "context)",
     )
     parser.add_argument(
         "--tokens",
         type=number(MAX_NUMBER),
         default=128,
         metavar="N",
-        help="tokens to generate for each request (default 128)",
+        help="tokens to generate per request (default 128)",
     )
     parser.add_argument(
         "--rounds",
@@ -47,18 +48,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="rounds per measurement (default 5, the minimum for --compare)",
     )
-    add_load(parser, CONCURRENCY, who="requests at once", seeded="the passages of the prompts")
+    add_load(parser, CONCURRENCY, who="requests at once", seeded="the passages used as prompts")
     kept_ones = parser.add_mutually_exclusive_group()
     kept_ones.add_argument(
         "--list",
         action="store_true",
-        help="measure nothing: list the kept results with numbers, the newest first",
+        help="do not measure: list the stored results with their numbers, newest first",
     )
     kept_ones.add_argument(
         "--compare",
         nargs=2,
         metavar="FILE|N",
-        help="measure nothing: show two kept results side by side, files or numbers of --list",
+        help="do not measure: compare two stored results, by file or by number in --list",
     )
 
 
@@ -86,7 +87,7 @@ def _compare(args: argparse.Namespace) -> int:
     if not rows:
         raise results.NoResult(
             "compare these results",
-            "they have no prompt length and number of requests in common",
+            "they share no combination of prompt length and concurrency",
             "measure both with the same --prompts and --at-once",
         )
     if args.json:
@@ -134,18 +135,18 @@ def _show(args: argparse.Namespace, document: Mapping[str, Any]) -> None:
     if failed is not None:
         raise failed
     if not args.json:
-        print(f"kept in {path}")
+        print(f"stored in {path}")
 
 
 VERB = Verb(
     name="bench",
     help="measure the served model as clients see it",
-    description="Measure the served model as its clients see it: real text of several languages"
-    " and code, prompts of several lengths, several requests at once, answers streamed. Each"
-    " prompt begins with unique words, so that no prefix cache contains it. Shows prefill and"
-    " decode speed, times, drafts accepted by position, and tokens per joule if the cards report"
-    " energy and were busy for most of the time. It competes with other clients. Each result is"
-    " stored, with all rounds, in a folder named after the plan's fingerprint.",
+    description="Measure the served model as its clients see it: real text of several languages "
+    "and code, prompts of several lengths, several requests at once, answers streamed. Each "
+    "prompt begins with unique words, so that it cannot hit the prefix cache. Shows prefill and "
+    "decode speed, times, drafts accepted by position, and tokens per joule if the cards report "
+    "energy and were busy for most of the time. It competes with other clients. Each result is "
+    "stored, with all rounds, in a folder named after the plan's fingerprint.",
     epilog="examples: caovanctl bench --prompts 512,4096 --at-once 1,8; caovanctl bench --list;"
     " caovanctl bench --compare 2 1",
     arguments=arguments,

@@ -57,7 +57,7 @@ class Subject:
 
     @property
     def card(self) -> Gpu | None:
-        """The card for measuring the kernels, preferably one they are made for."""
+        """The card for measuring the kernels, preferably one that they are made for."""
         turing = [gpu for gpu in self.cards if gpu.compute_capability == trials.TURING]
         return next(iter(turing or self.cards), None)
 
@@ -66,9 +66,9 @@ class Subject:
         """Why the kernels are not measured; "" if they are."""
         capabilities = [gpu.compute_capability for gpu in self.cards]
         if not trials.kernels_act(self.config, capabilities):
-            return "caovan's kernels are for SM75, and no such card is used"
+            return "caovan's kernels are for SM75, but no such card is in use"
         if self.machine.engine.plugin is None:
-            return "the engine has no plugin: caovanctl engine install adds it"
+            return "the engine has no plugin: `caovanctl engine install` adds one"
         return ""
 
     def describe(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def take(subject: Subject, work: FieldtestResults, screen: Screen) -> None:
         current, planned = entry.trial, entry.planned
         if work.of(current.name) is not None:
             continue
-        about = f": left out: {entry.why}" if entry.why else _remaining_time(planned_trials, work)
+        about = f": skipped: {entry.why}" if entry.why else _remaining_time(planned_trials, work)
         screen.say(f"[{number}/{total}] {current.title}{about}")
         if planned is None:
             result = {**trial.empty_result(current), "state": "left out", "why": entry.why}
@@ -161,7 +161,7 @@ def _plan_trials(subject: Subject, port: int) -> Iterator[_PlannedTrial]:
 def _model_cells(
     subject: Subject, planned: PlannedEngine, bench: Any
 ) -> list[dict[str, float | None]]:
-    """Modelled figures of each measured cell."""
+    """Modelled values of each measured cell."""
     model = chosen_engine(subject.config).planning.modelled
     return [
         asdict(model(planned.plan, planned.inventory, cell["prompt"], cell["at_once"]))
@@ -188,7 +188,7 @@ def _plan_trial(subject: Subject, config: Config) -> tuple[PlannedEngine | None,
     except CommandError as problem:
         return None, problem.message
     if planned.memory is not None and planned.memory.fits is False:
-        return None, "it does not fit into the memory"
+        return None, "it does not fit in memory"
     return planned, ""
 
 

@@ -30,7 +30,7 @@ ENDS_S = 120.0
 START_S = 3600.0
 MAX_LOG_BYTES = 16 << 20
 ENDS_WITH_US = "import ctypes; ctypes.CDLL(None).prctl(1, 15); "
-"""PR_SET_PDEATHSIG, SIGTERM: the daemon ends its engine and itself if this process is killed."""
+"""PR_SET_PDEATHSIG, SIGTERM: the daemon stops its engine and exits if this process is killed."""
 
 
 @contextlib.contextmanager

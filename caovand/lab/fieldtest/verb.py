@@ -36,10 +36,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_config(parser)
     parser.add_argument(
-        "--quick", action="store_true", help="only short prompts, one round: to see that it runs"
+        "--quick",
+        action="store_true",
+        help="only short prompts, one round: a quick check that it runs",
     )
     parser.add_argument(
-        "--again", action="store_true", help="drop the results of a test that was stopped"
+        "--again", action="store_true", help="discard the results of an interrupted test"
     )
     parser.add_argument(
         "--yes", action="store_true", help="stop the engine of the service without asking"
@@ -84,17 +86,17 @@ def _refuse_in_a_cluster(config: Config, status: Mapping[str, Any], source: Path
     if config.cluster.role != "off":
         raise CommandError(
             Exit.FAILED,
-            "cannot run a field test on several machines: it serves on this one alone, and"
-            f' {source} has [cluster] role = "{config.cluster.role}"',
-            "name a file without [cluster], and with a model that fits here: --config FILE",
+            "cannot run a field test on several machines: it serves on this machine alone, but "
+            f'{source} has [cluster] role = "{config.cluster.role}"',
+            "name a file without [cluster] whose model fits on this machine: --config FILE",
         )
     cluster = status.get("cluster")
     if cluster and status["state"] not in waiting.NOT_STARTING:
         also = " on the head and" if cluster["role"] == "worker" else ""
         raise CommandError(
             Exit.FAILED,
-            f"cannot stop the engine of the service: it is the {cluster['role']} of a cluster, and"
-            " the model would end on every node",
+            f"cannot stop the engine of the service: it is the {cluster['role']} of a cluster, "
+            "so the model would stop on every node",
             f"stop it with `caovanctl stop`{also} here, and start it again after the test",
         )
 
@@ -122,7 +124,7 @@ def _engine_stopped(
             with connect(args) as client:
                 client.ask("start")
             note.unlink()
-            screen.say("the engine of the service is started again")
+            screen.say("the engine of the service is starting again")
 
 
 def _confirm(status: Mapping[str, Any], *, yes: bool) -> None:
@@ -130,12 +132,12 @@ def _confirm(status: Mapping[str, Any], *, yes: bool) -> None:
     if yes:
         return
     name = status["served"]["name"] if status["served"] else status["model"]
-    remedy = "pass --yes if it may be stopped for 20 minutes and more"
+    remedy = "pass --yes if it may be stopped for 20 minutes or longer"
     if not sys.stdin.isatty():
         raise CommandError(
             Exit.FAILED,
-            f"cannot stop the engine of {name}, which is {status['state']}: there is no terminal to"
-            " ask at",
+            f"cannot stop the engine of {name}, which is {status['state']}: no terminal is there "
+            "to ask on",
             remedy,
         )
     question = f"stop the engine of {name}, which is {status['state']}, until the test is over?"

@@ -14,7 +14,7 @@ SUBJECT = "subject"
 STOPPED = "stopped"
 """The step that records that the service's engine was stopped for the test."""
 KERNELS = "kernels"
-"""A step with a key of its own, which survives a change of subject."""
+"""A step with its own key, which survives a change of subject."""
 
 
 class FieldtestResults:

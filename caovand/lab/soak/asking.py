@@ -19,7 +19,7 @@ from caovand.lab.core.soak.schedule import Limits
 from caovand.lab.streamed import Streams, choice
 
 SILENCE_S = 600.0
-"""Maximum silence of an engine; by then the daemon has ended one that hangs."""
+"""Maximum silence of an engine; by then the daemon has killed one that hangs."""
 KNOWN_TOKENS = 24
 KNOWN_TIMES = 4
 """Requests of each known prompt at the start: first without a prefix cache hit, then with one."""
@@ -68,7 +68,7 @@ class Requester:
         read = count_in(document, "usage", "prompt_tokens")
         made = count_in(document, "usage", "completion_tokens")
         if read is None or not made:
-            raise Unanswered("an answer without its tokens and their number")
+            raise Unanswered("an answer without its tokens or their count")
         return SoakReply(*choice(document), read, made, None)
 
     def greedy(self, prompt: str) -> GreedyAnswer:
@@ -99,7 +99,7 @@ class Requester:
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
-            raise Unanswered("an answer that is not a JSON object")
+            raise Unanswered("the answer is not a JSON object")
         return document
 
 

@@ -112,7 +112,7 @@ class SoakClients:
             self._ledger.record_wrong("degenerate answer", str(problem))
         except TooLittleText as problem:
             self._ledger.record_wrong("no prompt", str(problem))
-        except Exception as problem:  # a bug of ours: the main thread raises it
+        except Exception as problem:  # our bug: the main thread raises it
             self.crash = problem
         else:
             return todo.pause_s
@@ -135,7 +135,7 @@ class SoakClients:
             more = {**constrained(SCHEMA), "ignore_eos": False}
             reply = self._ask(todo, prompt, **more)
             if reply.finish == "stop" and not _of_schema(reply.text):
-                self._ledger.record_wrong("not the JSON asked for", repr(reply.text[:TURN_CHARS]))
+                self._ledger.record_wrong("not the requested JSON", repr(reply.text[:TURN_CHARS]))
         else:
             reply = self._ask(todo, prompt)
             if todo.kind is TaskKind.SHORT and reply.answered is not None:

@@ -86,7 +86,7 @@ class Soak:
 
     def run(self) -> SoakRecord:
         """Learn the reference answers, then soak. Raises the errors of the first requests."""
-        self._screen.say("taking the known answers while nothing else is asked")
+        self._screen.say("recording the reference answers while the engine is otherwise idle")
         order = self._order
         self._clients = SoakClients(self._asking, self._limits(), order.seed, self._ledger)
         self._learn()
@@ -181,7 +181,7 @@ class Soak:
         time.sleep(PAUSE_AFTER_FAILURE_S)
 
     def _learn(self) -> None:
-        """Learn the reference answers of this start: another start may answer differently."""
+        """Record the reference answers of this start: another start may answer differently."""
         self._clients.known = self._asking.learn(self._clients.limits)
         self._clients.generation = self._watch.status["generation"]
 

@@ -17,8 +17,8 @@ WORDS = {
     TaskKind.CHAT: "turns of conversations",
     TaskKind.SHORT: "short prompts",
     TaskKind.LONG: "long prompts",
-    TaskKind.LEFT: "clients that left",
-    TaskKind.CONSTRAINED: "answers in JSON of a schema",
+    TaskKind.LEFT: "clients that disconnected",
+    TaskKind.CONSTRAINED: "answers in JSON with a schema",
     TaskKind.KNOWN: "known prompts",
 }
 SHOWN = {

@@ -48,7 +48,9 @@ def hours(text: str) -> float:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("hours", type=hours, metavar="HOURS", help="how long, such as 8 or 0.5")
+    parser.add_argument(
+        "hours", type=hours, metavar="HOURS", help="duration in hours, such as 8 or 0.5"
+    )
     add_load(parser, CLIENTS, who="clients", seeded="what the clients do")
 
 
@@ -95,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         for line in show.lines(document, checks, seen):
             print(line)
         if path:
-            print(f"kept in {path}")
+            print(f"stored in {path}")
     if failed is not None:
         raise CommandError(Exit.FAILED, failed.message, failed.remedy)
     return Exit.DONE if verdict.has_passed(checks) else Exit.FAILED
@@ -113,14 +115,14 @@ def _explain_failure(problem: Exception) -> CommandError:
 VERB = Verb(
     name="soak",
     help="load the served model for hours and judge the result",
-    description="Load the served model for hours like many clients, and judge the result:"
-    " conversations that continue, short and long prompts, answers in JSON of a schema, clients"
-    " that disconnect, streamed and whole answers, greedy and sampled, with pauses. Prompts are"
-    " real text, chosen by --seed. Greedy answers taken at the start are compared again and again,"
-    " alone and under load. Fails on wrong answers, errors, restarts, incidents, growing memory or"
-    " open files, slower answers, and drafts that are no longer accepted. Ctrl-C ends it early with"
-    " the verdict so far. The result is stored with those of `bench`. Exit status: 0 passed, 1"
-    " failed.",
+    description="Load the served model for hours like many clients, and judge the result: "
+    "conversations that continue, short and long prompts, answers in JSON with a schema, "
+    "clients that disconnect, streamed and whole answers, greedy and sampled, with pauses. "
+    "Prompts are real text, chosen by --seed. Greedy answers recorded at the start are compared "
+    "again and again, alone and under load. Fails on wrong answers, errors, restarts, "
+    "incidents, growing memory or open files, slower answers, and drafts that are no longer "
+    "accepted. Ctrl-C ends it early with the verdict so far. The result is stored with those of "
+    "`bench`. Exit status: 0 passed, 1 failed.",
     epilog="example: caovanctl soak 8 --at-once 8",
     arguments=arguments,
     json="print the result as JSON",

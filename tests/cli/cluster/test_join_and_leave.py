@@ -133,7 +133,7 @@ def test_a_loopback_address_counts_only_where_it_is_typed(
     monkeypatch.setattr(own_address, "of_default_route", lambda: own)
     said = box("init")
     assert said.code == Exit.FAILED
-    assert "no default route" in said.err
+    assert "without a default route" in said.err
     assert "--listen HOST:7070" in said.err
     assert not box.key.exists()
     assert box("init", "--listen", "127.0.0.1:7070").code == 0
@@ -147,8 +147,8 @@ def test_a_loopback_address_counts_only_where_it_is_typed(
         (":7070", "is not ADDRESS:PORT"),
         ("0.0.0.0:7070", "0.0.0.0 stands for every address"),
         ("[::]:7070", ":: stands for every address"),
-        ("a b:7070", "neither an address nor the name of a host"),
-        ("$(id):7070", "neither an address nor the name of a host"),
+        ("a b:7070", "neither an address nor a host name"),
+        ("$(id):7070", "neither an address nor a host name"),
     ],
 )
 def test_what_is_no_address_of_one_machine_is_refused(box: Box, endpoint: str, fact: str) -> None:
@@ -253,7 +253,7 @@ def test_a_text_that_only_has_the_words_of_a_section_is_not_touched(box: Box, mo
     box.config.write_text(text)
     said = box("init")
     assert said.code == Exit.FAILED
-    assert "is written in a way that only its author can change" in said.err
+    assert "has a form that caovanctl cannot edit" in said.err
     assert box.config.read_text() == text
 
 
@@ -311,7 +311,7 @@ def test_a_file_that_others_can_replace_is_not_changed(box: Box) -> None:
     before = box.config.read_bytes()
     said = box("leave")
     assert said.code == Exit.FAILED
-    assert "can be changed by everybody" in said.err
+    assert "can be changed by every user" in said.err
     assert box.config.read_bytes() == before
 
 

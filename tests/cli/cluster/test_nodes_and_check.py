@@ -207,8 +207,7 @@ def test_a_name_that_two_machines_have_is_named_with_what_to_do(
         "refused for 5 min",
     ]
     assert said.out.splitlines()[-1] == (
-        "two machines call themselves gpu2; set [cluster] name on one of them, and restart caovan"
-        " there"
+        "two machines are named gpu2; set [cluster] name on one of them, and restart caovan there"
     )
 
 

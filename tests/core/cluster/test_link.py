@@ -72,7 +72,7 @@ def test_a_refusal_names_the_part(change: dict[str, Any], text: str) -> None:
             {"failures": {"report": "x" * (MAX_TEXT + 1)}},
             f"report.failures.report is not a string of at most {MAX_TEXT}",
         ),
-        ({"failures": {"n1": ""}}, "a name in report.failures is none of listen-rendezvous, "),
+        ({"failures": {"n1": ""}}, "a name in report.failures is not one of listen-rendezvous, "),
         ({"failures": None}, "report.failures is not a table"),
         ({"port": -1}, "report.port is not a whole number"),
         ({"seen": "a\x1b"}, "report.seen has characters that are not printable"),

@@ -48,33 +48,33 @@ def test_what_is_known_of_a_good_link_is_named() -> None:
     (only,) = found()
     assert only.verdict == "PASS"
     assert only.text.endswith(
-        "; 0.3 ms there and back, its ports are open both ways, 10.0 Gbit/s by its interfaces"
+        "; 0.3 ms round trip, its ports are open both ways, 10.0 Gbit/s by its interfaces"
     )
     (only,) = found({"speed_mbit": 0})
-    assert only.text.endswith("; 0.3 ms there and back, its ports are open both ways")
+    assert only.text.endswith("; 0.3 ms round trip, its ports are open both ways")
 
 
 @pytest.mark.parametrize(
     ("firewall", "guard", "fix"),
     [
-        ("ufw", "; ufw is on there", "sudo ufw allow from 10.0.0.1"),
+        ("ufw", "; ufw is active there", "sudo ufw allow from 10.0.0.1"),
         (
             "firewalld",
-            "; firewalld is on there",
+            "; firewalld is active there",
             "sudo firewall-cmd --permanent --zone=trusted --add-source=10.0.0.1 && sudo"
             " firewall-cmd --reload",
         ),
         (
             "nftables",
-            "; nftables is on there",
-            "add `ip saddr 10.0.0.1 accept` to the chain of input in /etc/nftables.conf, then: sudo"
-            " systemctl reload nftables",
+            "; nftables is active there",
+            "add `ip saddr 10.0.0.1 accept` to the input chain in /etc/nftables.conf, then: "
+            "sudo systemctl reload nftables",
         ),
         (
             "",
             "",
-            "let its firewall, and any on the way, accept all TCP from 10.0.0.1: `sudo nft list"
-            " ruleset` shows the rules there",
+            "allow all TCP from 10.0.0.1 in its firewall and in any on the way: `sudo nft "
+            "list ruleset` lists the rules there",
         ),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_worker_that_cannot_be_reached_is_told_how_to_open(
 
 def test_a_head_that_cannot_be_reached_opens_for_the_address_that_comes() -> None:
     (only,) = found({"firewall": "ufw"}, reach_rendezvous=SILENT)
-    assert only.text == f"{TO_HEAD}{SILENT}; ufw is on there"
+    assert only.text == f"{TO_HEAD}{SILENT}; ufw is active there"
     assert only.remedy == "on head1: sudo ufw allow from 10.0.0.2"
 
 
@@ -103,8 +103,8 @@ def test_a_head_that_cannot_be_reached_opens_for_the_address_that_comes() -> Non
         ),
         (
             "nftables",
-            "add `ip saddr 10.0.0.2 accept` and `ip saddr 192.168.9.2 accept` to the chain of input"
-            " in /etc/nftables.conf, then: sudo systemctl reload nftables",
+            "add `ip saddr 10.0.0.2 accept` and `ip saddr 192.168.9.2 accept` to the input "
+            "chain in /etc/nftables.conf, then: sudo systemctl reload nftables",
         ),
     ],
 )
@@ -142,8 +142,8 @@ def test_addresses_of_ip_6_are_let_in_as_such() -> None:
 def test_a_worker_behind_nat_is_named_by_both_addresses() -> None:
     (only,) = found(reach_worker=SILENT, own="172.17.0.2", seen="10.0.0.9")
     assert only.text == (
-        f"{TO_WORKER}: {SILENT}. Its own connections come from 10.0.0.9: gpu2 is behind NAT, as a"
-        " container with a network of its own"
+        f"{TO_WORKER}: {SILENT}. Its own connections come from 10.0.0.9: gpu2 is behind NAT, like"
+        " a container with its own network"
     )
     assert only.remedy == f"on gpu2: {CONTAINER}"
 
@@ -155,11 +155,11 @@ def test_nat_that_keeps_nobody_out_is_no_finding() -> None:
 def test_a_head_that_is_joined_at_another_address_than_it_names() -> None:
     (only,) = found(reach_rendezvous=SILENT, bound="172.17.0.2")
     assert only.text == (
-        f"{TO_HEAD}{SILENT}. It joined at 10.0.0.1: head1 has two addresses, or is behind NAT as a"
-        " container with a network of its own"
+        f"{TO_HEAD}{SILENT}. It joined at 10.0.0.1: head1 has two addresses, or is behind NAT,"
+        " like a container with its own network"
     )
     assert only.remedy == (
-        f"on head1: set [cluster] head to an address that every worker reaches; {CONTAINER}"
+        f"on head1: set [cluster] head to an address that every worker can reach; {CONTAINER}"
     )
 
 
@@ -168,7 +168,7 @@ def test_a_head_whose_free_ports_are_closed_opens_more_than_the_one_where_ranks_
     assert only == CheckResult(
         "cluster", "FAIL",
         "gpu2 cannot connect to head1 at 10.0.0.1, where ranks listen on free ports: no answer"
-        " within 4 s; ufw is on there",
+        " within 4 s; ufw is active there",
         "on head1: sudo ufw allow from 10.0.0.2",
     )  # fmt: skip
 
@@ -179,32 +179,34 @@ OTHER = {"address": "172.17.0.1", "interface": "docker0"}
 def test_a_head_whose_ranks_would_listen_where_no_worker_gets_to() -> None:
     (only,) = found(OTHER, reach_head="Connection refused")
     assert only == CheckResult(
-        "cluster", "FAIL",
+        "cluster",
+        "FAIL",
         "gpu2 cannot connect to head1 at 172.17.0.1 of docker0, where ranks listen on free ports:"
-        " Connection refused; at 10.0.0.1 they reach each other",
-        "on head1: remove [cluster] interface, or name that of 10.0.0.1, and restart caovan; or,"
-        " where docker0 does join them: let its firewall, and any on the way, accept all TCP from"
-        " 10.0.0.2: `sudo nft list ruleset` shows the rules there",
-    )  # fmt: skip
+        " Connection refused; over 10.0.0.1 they can connect",
+        "on head1: remove [cluster] interface, or set the interface of 10.0.0.1, and restart "
+        "caovan; or, if docker0 does connect them: allow all TCP from 10.0.0.2 in its firewall "
+        "and in any on the way: `sudo nft list ruleset` lists the rules there",
+    )
 
 
 def test_a_worker_whose_ranks_would_listen_where_the_head_does_not_get_to() -> None:
     (only,) = found(worker=OTHER, reach_worker=SILENT)
     assert only == CheckResult(
-        "cluster", "FAIL",
+        "cluster",
+        "FAIL",
         "head1 cannot connect to gpu2 at 172.17.0.1 of docker0, where ranks listen on free ports:"
-        " no answer within 4 s; at 10.0.0.2 they reach each other",
-        "on gpu2: remove [cluster] interface, or name that of 10.0.0.2, and restart caovan; or,"
-        " where docker0 does join them: let its firewall, and any on the way, accept all TCP from"
-        " 10.0.0.1: `sudo nft list ruleset` shows the rules there",
-    )  # fmt: skip
+        " no answer within 4 s; over 10.0.0.2 they can connect",
+        "on gpu2: remove [cluster] interface, or set the interface of 10.0.0.2, and restart "
+        "caovan; or, if docker0 does connect them: allow all TCP from 10.0.0.1 in its firewall "
+        "and in any on the way: `sudo nft list ruleset` lists the rules there",
+    )
     (only,) = found(worker=OTHER, reach_worker=SILENT, seen="10.0.0.9")
     assert "behind NAT" in only.text
 
 
 def test_an_interface_of_the_heads_own_is_no_reason_for_a_closed_port() -> None:
     (only,) = found({**OTHER, "firewall": "ufw"}, reach_rendezvous=SILENT)
-    assert only.text == f"{TO_HEAD}{SILENT}; ufw is on there"
+    assert only.text == f"{TO_HEAD}{SILENT}; ufw is active there"
     assert only.remedy == "on head1: sudo ufw allow from 10.0.0.2"
 
 
@@ -212,9 +214,9 @@ def test_packets_that_are_lost_for_their_size() -> None:
     (up,) = found(reach_head=LARGE_PACKETS_LOST)
     assert (up.verdict, up.text, up.remedy) == (
         "FAIL",
-        "head1 gets no data from gpu2, though they connect: packets of 9000 bytes, the MTU of eth0,"
-        " seem to be lost on the way",
-        "on gpu2: sudo ip link set eth0 mtu 1500, or less over a tunnel",
+        "head1 receives no data from gpu2 over an open connection: packets of 9000 bytes, the "
+        "MTU of eth0, seem to be dropped on the way",
+        "on gpu2: sudo ip link set eth0 mtu 1500, or lower over a tunnel",
     )
     assert found(reach_head=LARGE_PACKETS_LOST, reach_rendezvous=LARGE_PACKETS_LOST) == (up,), (
         "once for both ports"
@@ -269,8 +271,8 @@ LISTENS = "head1 cannot listen at port 7071 of 10.0.0.1, where ranks meet: "
     [
         (
             {"listen_rendezvous": IN_USE}, f"{LISTENS}{IN_USE}",
-            "on head1: end what has the port, which `sudo ss -ltnp sport = :7071` names; or set"
-            " another port in [cluster] head on every node",
+            "on head1: stop the process that uses the port (`sudo ss -ltnp sport = :7071`"
+            " names it), or set another port in [cluster] head on every node",
         ),
         (
             {"listen_rendezvous": "Permission denied"}, f"{LISTENS}Permission denied",
@@ -283,19 +285,19 @@ LISTENS = "head1 cannot listen at port 7071 of 10.0.0.1, where ranks meet: "
         ),
         (
             {"listen_worker": "Cannot assign requested address"},
-            "gpu2 cannot listen at its own address 10.0.0.2, as ranks will: Cannot assign requested"
-            " address",
-            "on gpu2: see that eth0 is up and has it: `ip address show eth0`",
+            "gpu2 cannot listen at its own address 10.0.0.2, which its ranks need: Cannot "
+            "assign requested address",
+            "on gpu2: check that eth0 is up and has this address: `ip address show eth0`",
         ),
         (
             {"listen_head": "Cannot assign requested address"},
-            "head1 cannot listen at its own address 10.0.0.1, as ranks will: Cannot assign"
+            "head1 cannot listen at its own address 10.0.0.1, which its ranks need: Cannot assign"
             " requested address",
-            "on head1: see that eth0 is up and has it: `ip address show eth0`",
+            "on head1: check that eth0 is up and has this address: `ip address show eth0`",
         ),
         (
             {"report": "gpu2 reported nothing for 60 s"},
-            "nothing is known of the link to gpu2: gpu2 reported nothing for 60 s",
+            "the link to gpu2 has not been measured: gpu2 reported nothing for 60 s",
             "on gpu2: `journalctl -u caovan` names the cause; sudo systemctl restart caovan",
         ),
     ],

@@ -142,5 +142,5 @@ def test_a_frame_without_end_is_refused() -> None:
 
 
 def test_another_version_is_named() -> None:
-    with pytest.raises(BadDocument, match="nodes must have the same caovan"):
+    with pytest.raises(BadDocument, match="nodes must run the same caovan"):
         messages.decode_order(b'{"v":%d}' % (messages.VERSION + 1))

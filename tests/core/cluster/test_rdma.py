@@ -75,7 +75,7 @@ def test_a_device_on_one_node_only_is_named_on_the_other() -> None:
     (only,) = found({"rdma": FABRIC}, {})
     assert (only.verdict, only.text, only.remedy) == (
         "WARN",
-        "head1 has mlx5_0 (InfiniBand), gpu2 no InfiniBand or RoCE: NCCL goes over TCP",
+        "head1 has mlx5_0 (InfiniBand), gpu2 no InfiniBand or RoCE: NCCL uses TCP",
         "on gpu2: check `ibstat`, /dev/infiniband and the package libibverbs1",
     )
     (other,) = found({}, {"rdma": ROCE})
@@ -85,7 +85,7 @@ def test_a_device_on_one_node_only_is_named_on_the_other() -> None:
 
 def test_devices_that_do_not_understand_each_other() -> None:
     (only,) = found({"rdma": FABRIC}, {"rdma": ROCE})
-    assert only.remedy == "connect all nodes by the same one"
+    assert only.remedy == "connect all nodes with the same one"
 
 
 @pytest.mark.parametrize("mib", [8, 1023])
@@ -93,8 +93,8 @@ def test_little_memory_to_lock_is_named_where_it_is_needed(mib: int) -> None:
     (only,) = found({"rdma": FABRIC}, {"rdma": FABRIC, "memlock_mib": mib})
     assert (only.verdict, only.text, only.remedy) == (
         "WARN",
-        f"a process on gpu2 may lock {mib} MiB of memory: too little for NCCL's buffers on mlx5_0"
-        " (InfiniBand), and a start may fail",
+        f"a process on gpu2 can lock only {mib} MiB of memory, too little for NCCL's buffers on "
+        "mlx5_0 (InfiniBand): a start can fail",
         "on gpu2: LimitMEMLOCK=infinity in the unit that starts caovand (in a container: --ulimit"
         " memlock=-1)",
     )

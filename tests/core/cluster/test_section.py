@@ -70,7 +70,7 @@ def test_the_section_of_the_installed_file_becomes_comments_in_its_place() -> No
     assert remove(joined) == SHIPPED
     assert parsed(joined) == {**parsed(SHIPPED), "cluster": KEYS}
     assert '\n#~ role = "off"\n' in joined
-    assert joined.index(END) < joined.index("\n# Figures by the minute") < joined.index("[history]")
+    assert joined.index(END) < joined.index("\n# Metrics by the minute") < joined.index("[history]")
 
 
 @given(files(), st.sampled_from(OTHERS))

@@ -110,7 +110,7 @@ async def ended_beside_another(world: World) -> AtHead:
 def test_a_start_counts_with_what_is_free_once_the_rank_before_has_ended(world: World) -> None:
     async def story() -> None:
         head = await ended_beside_another(world)
-        head.hear(state="waits for the head", facts={"cards": (T4, T4)})
+        head.hear(state="waiting for the head", facts={"cards": (T4, T4)})
         await head.slot.until(State.STARTING, spawned=True)
         assert of_n2(head) == [T4.free_mib] * 2
 
@@ -173,7 +173,7 @@ def test_one_that_changes_again_and_again_holds_the_start(world: World) -> None:
         head.hear("n2")
         head.slot.start()
         held = await head.slot.until(State.HOLD)
-        assert held.reason == "node n2: it is not as it was chosen"
+        assert held.reason == "node n2: it no longer matches the plan"
         assert len(head.slot.planned_for) == MAX_REPLANS
 
     world.play(story)
@@ -189,7 +189,9 @@ def test_what_fewer_nodes_do_not_fix_is_not_tried_each_second(
         await head.slot.until(State.HOLD)
 
         def refused(*_: object, **__: object) -> None:
-            raise ProblemError("find the interface towards the head", "none has it", "set one")
+            raise ProblemError(
+                "find the interface that reaches the head", "no interface has it", "set one"
+            )
 
         monkeypatch.setattr(node_facts, "read", refused)
         world.clock.ahead_s += WAIT_S

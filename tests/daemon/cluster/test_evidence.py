@@ -118,7 +118,7 @@ def test_a_node_that_sends_nothing_is_named_with_the_reason(
         assert document(slot, 2) == {"name": "n3", "rank": 2, "missing": "n3 is silent"}
 
     slot = collecting(tmp_path, test)
-    came = "incident 0001-hang: the evidence of n2 came; nothing came of n3: n3 is silent"
+    came = "incident 0001-hang: the evidence of n2 came; no evidence from n3: n3 is silent"
     assert slot.told == [came]
 
 
@@ -150,7 +150,7 @@ def test_an_incident_that_was_removed_meanwhile_and_a_full_disk_are_told(tmp_pat
         await soon(lambda: slot.told)
 
     slot = collecting(tmp_path, test)
-    assert slot.told[0].count("cannot keep what n") == 2
+    assert slot.told[0].count("cannot store the evidence from n") == 2
     assert "it has expired" in slot.told[0]
 
 
@@ -252,17 +252,17 @@ def test_a_head_asks_the_workers_of_a_start_that_failed_until_they_have_answered
         assert (await head.ordered()).evidence == start
         assert (await head.ordered("n3")).evidence == ""
         assert [text for text in head.slot.notices if "evidence" in text] == [
-            "cannot read the evidence of node n2: it is not of version 2: nodes must have"
-            " the same caovan"
+            "cannot read the evidence of node n2: it does not have version 2: nodes must "
+            "run the same caovan"
         ]
         head.link.on_frame(b"n2", frame(start))
         assert (await head.ordered()).evidence == ""
         head.part.recorded(DIED)
         await soon(lambda: head.order().evidence == start)
         assert not head.order().stacks
-        assert "it sent none" in head.part._silence("n2")
+        assert "no reply" in head.part._silence("n2")
         world.clock.ahead_s += 21
-        assert head.part._silence("n2").startswith("nothing is heard of it")
+        assert head.part._silence("n2").startswith("the node is silent")
         then(GatheredEvidence())
 
     world.play(story)

@@ -22,7 +22,7 @@ from tests.daemon.cluster import made_up
 from tests.daemon.cluster.made_up import WAIT_S, AtHead, World
 from tests.patience import soon
 
-UNENDED = "cannot end the engine: VLLM::Worker (pid 7) outlived KILL; look in the kernel log"
+UNENDED = "cannot stop the engine: VLLM::Worker (pid 7) survived SIGKILL; check the kernel log"
 
 
 async def serving(world: World) -> tuple[AtHead, str]:
@@ -88,7 +88,7 @@ def test_all_end_before_another_start_and_that_is_another_one(world: World) -> N
         head, start = await serving(world)
         head.slot.restart()
         await soon(lambda: not head.order().start)
-        assert head.slot.snapshot.state is State.RECYCLING, "n2 still has its rank"
+        assert head.slot.snapshot.state is State.RECYCLING, "n2 still runs its rank"
         head.hear()
         await head.slot.until(State.STARTING, spawned=True)
         await soon(lambda: head.order().start)
@@ -199,7 +199,7 @@ def test_a_worker_that_was_heard_once_is_silent_and_named(world: World) -> None:
         world.clock.ahead_s += 30
         head.slot.start()
         held = await head.slot.until(State.HOLD)
-        assert "n2 is silent: see whether its machine and caovan are up" in held.reason
+        assert "n2 is silent: check that its machine and caovan are up" in held.reason
         assert head.part.summary()["lost"] == ["n2"]
 
     world.play(story)
@@ -242,7 +242,7 @@ def test_a_worker_with_something_left_of_its_rank_is_waited_for(world: World) ->
         world.clock.ahead_s += 61
         head.hear(running=start, state=UNENDED)
         held = await head.slot.until(State.HOLD)
-        why = f"node n2 still has its rank of the start before: {UNENDED}"
+        why = f"node n2 still runs its rank of the previous start: {UNENDED}"
         assert held.reason == f"cannot start: {why}"
         assert why in head.slot.notices
         head.hear()
@@ -315,7 +315,7 @@ def test_a_node_shows_what_its_engine_reports_of_memory_and_of_nccl(world: World
             "hang",
             "node n2: no step for 60 s",
         ),
-        ({"stopped": True}, "node-lost", "node n2: its operator stopped it"),
+        ({"stopped": True}, "node-lost", "node n2: stopped by its operator"),
     ],
 )
 def test_what_ends_a_rank_ends_all_with_the_node_named(
@@ -364,7 +364,7 @@ def test_a_worker_that_falls_silent_ends_all_and_nobody_waits_for_its_end(world:
         ending = await head.slot.until(State.RECYCLING)
         assert ending.finding is not None
         assert ending.finding.failure == "node-lost"
-        assert ending.finding.text == "node n2: no word from it for 20 s"
+        assert ending.finding.text == "node n2: silent for 20 s"
         # It may hear us though we do not hear it: its order ends before our own engine has.
         await soon(lambda: not head.order().start)
         head.slot.ends.set()
@@ -382,7 +382,7 @@ def test_a_head_knows_from_its_orders_how_long_a_report_took(world: World) -> No
         head.slot.start()
         await head.slot.until(State.STARTING, spawned=True)
         warned = [one["text"] for one in head.part.describe()["checks"]]
-        assert any("and back takes 6." in text for text in warned), warned
+        assert any("takes 6." in text for text in warned), warned
 
     world.play(story)
 
@@ -393,14 +393,14 @@ def test_checks_count_with_the_ranks_that_were_planned(world: World) -> None:
 
         def warned() -> list[str]:
             found = [one["text"] for one in head.part.describe()["checks"]]
-            return [text for text in found if "sets the pace of all" in text]
+            return [text for text in found if "slows down all nodes" in text]
 
         head.hear(facts={"p2p": False})
         head.slot.start()
         await head.slot.until(State.STARTING, spawned=True)
         assert len(head.slot.plans[-1].cards or ()) == 2
         (only,) = warned()
-        assert only.endswith("do not: n2 sets the pace of all")
+        assert only.endswith("cannot: n2 slows down all nodes")
 
     world.play(story)
 
@@ -410,7 +410,7 @@ def test_what_cannot_be_read_is_told_once_and_named_while_a_node_is_missing(worl
         head = await world.head()
         for _ in range(3):
             head.link.on_frame(b"x", b'{"v":1}')
-        told = "cannot read what a worker reports: it is not of version 2"
+        told = "cannot read what a worker reports: it does not have version 2"
         assert [told in text for text in head.slot.notices] == [True]
         head.slot.start()
         held = await head.slot.until(State.HOLD)
@@ -444,9 +444,9 @@ def test_a_worker_whose_reports_cannot_be_read_is_told_so(world: World) -> None:
         head.link.on_frame(b"n3", b'{"v":1,"name":"n3"}')
         order = await head.ordered("n3")
         assert order.refusal == (
-            "cannot read what node n3 reports: it is not of version 2: nodes must have"
-            " the same caovan; install the same caovan on all nodes, then: sudo"
-            " systemctl restart caovan"
+            "cannot read what node n3 reports: it does not have version 2: nodes must run the "
+            "same caovan; install the same caovan on all nodes, then: sudo systemctl restart "
+            "caovan"
         )
         # One frame of a worker that has joined is no reason to end its rank.
         head.link.on_frame(b"n2", b'{"v":1,"name":"n2"}')
@@ -492,7 +492,7 @@ def test_what_cannot_be_read_of_one_stays_while_others_are_heard(world: World) -
         head.link.on_frame(b"n3", b'{"v":1,"name":"n3"}')
         head.link.on_frame(b"n4", b'{"v":1,"name":"n\\u001b4"}')
         head.hear("n2")
-        fact = "reports: it is not of version 2: nodes must have the same caovan"
+        fact = "reports: it does not have version 2: nodes must run the same caovan"
         assert unread(head) == [
             (name, f"cannot read what node {name} {fact}") for name in ("n3", r"n\x1b4")
         ]
@@ -558,7 +558,7 @@ def test_a_name_that_leads_to_ipv6_is_refused_over_ray(
         head.hear()
         head.slot.start()
         failed = await head.slot.until(State.FAILED)
-        assert "the head's address fd00::1 is an IPv6 one" in failed.reason
+        assert "the head's address fd00::1 is IPv6" in failed.reason
 
     world.play(story)
 

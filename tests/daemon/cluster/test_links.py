@@ -248,7 +248,7 @@ def test_nobody_waits_for_a_worker_that_is_lost(boots: dict[str, str]) -> None:
             assert two.links.probe_for("n2") is not None
             two.links.abandon_absent(boots)
             link = await asyncio.wait_for(checking, links.REPORT_S / 2)
-            reason = "its daemon ended or was cut off in the meantime"
+            reason = "its daemon exited or lost its link in the meantime"
             assert link.failures == {"report": reason}
 
     run(work)

@@ -6,11 +6,11 @@ from caovand.core.lifecycle.state import State
 from tests.daemon.cluster.made_up import AtHead, World
 from tests.patience import soon
 
-TWICE = "two machines call themselves n2; set [cluster] name on one of them"
+TWICE = "two machines are named n2; set [cluster] name on one of them"
 
 
 def of_names(head: AtHead) -> list[str]:
-    return [text for text in head.slot.notices if "call themselves" in text]
+    return [text for text in head.slot.notices if "are named" in text]
 
 
 def states(head: AtHead) -> list[tuple[str, str]]:
@@ -47,7 +47,7 @@ def test_a_second_machine_of_a_name_is_refused_once_both_have_answered(world: Wo
         assert head.slot.notices.count("node n2 joined") == 1
         assert states(head) == [("n1", "here"), ("n2", "joined"), ("n2", "refused")]
         (found,) = (one for one in head.part.describe()["checks"] if one["verdict"] == "FAIL")
-        assert (found["node"], found["text"]) == ("n2", "two machines call themselves n2")
+        assert (found["node"], found["text"]) == ("n2", "two machines are named n2")
 
     world.play(story)
 
@@ -129,7 +129,7 @@ def test_no_worker_has_the_name_of_the_head(world: World) -> None:
         assert of_names(head) == [f"{TWICE.replace('n2', 'n1')}, and restart caovan there"]
         head.slot.start()
         held = await head.slot.until(State.HOLD)
-        assert "1 of 2 nodes missing: two machines call themselves n1" in held.reason
+        assert "1 of 2 nodes missing: two machines are named n1" in held.reason
 
     world.play(story)
 
@@ -153,7 +153,7 @@ def test_a_refused_worker_says_so_and_starts_nothing(world: World) -> None:
         worker.slot.start()
         worker.hear()
         held = await worker.slot.until(State.HOLD)
-        assert held.reason == "waits for the head at 10.0.0.1:7070: it has ordered no start"
+        assert held.reason == "waiting for the head at 10.0.0.1:7070: it has not ordered a start"
         assert held.finding is not None
         assert held.finding.failure == "node-missing"
         worker.hear(refusal=TWICE)
@@ -162,6 +162,6 @@ def test_a_refused_worker_says_so_and_starts_nothing(world: World) -> None:
         assert worker.slot.snapshot.finding.failure == "node-unfit"
         assert worker.slot.plans == []
         worker.hear()
-        await soon(lambda: "it has ordered no start" in worker.slot.snapshot.reason)
+        await soon(lambda: "it has not ordered a start" in worker.slot.snapshot.reason)
 
     world.play(story)

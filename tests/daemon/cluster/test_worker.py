@@ -102,7 +102,7 @@ def test_a_worker_waits_for_its_head_and_says_whether_that_answers(world: World)
         worker = await world.worker()
         worker.slot.start()
         held = await worker.slot.until(State.HOLD)
-        assert held.reason == "waits for the head at 10.0.0.1:7070: it does not answer"
+        assert held.reason == "waiting for the head at 10.0.0.1:7070: it does not answer"
         assert worker.part.summary()["lost"] == ["10.0.0.1:7070"]
         worker.hear()
         assert worker.slot.notices == ["joined the head at 10.0.0.1:7070"]
@@ -126,11 +126,11 @@ def test_a_worker_says_that_its_head_has_another_key_as_soon_as_that_is_known(
         await soon(lambda: "cluster.key differs" in worker.slot.snapshot.reason)
         held = await worker.slot.until(State.HOLD)
         assert held.reason == (
-            "waits for the head at 10.0.0.1:7070: each connection ends before both have proved to"
-            " have the same key: cluster.key differs, another program has that port, or the head"
-            " has as many connections as it admits, 8 from one address; copy the head's"
-            " cluster.key again, then: sudo systemctl restart caovan; or give each worker an"
-            " address of its own"
+            "waiting for the head at 10.0.0.1:7070: every connection closes before both sides"
+            " prove that they hold the same key: cluster.key differs, another program uses that"
+            " port, or the head admits no more connections (at most 8 from one address); copy the"
+            " head's cluster.key again, then: sudo systemctl restart caovan; or give each worker"
+            " its own address"
         )
         assert worker.part.summary()["lost"] == ["10.0.0.1:7070"]
         looked = len(worker.slot.applied)
@@ -153,9 +153,9 @@ def test_a_worker_says_that_orders_cannot_be_read_and_goes_by_none_of_them(world
         await soon(lambda: "cannot be read" in worker.slot.snapshot.reason)
         held = await worker.slot.until(State.HOLD)
         assert held.reason == (
-            "waits for the head at 10.0.0.1:7070: its orders cannot be read: it is not"
-            " of version 2: nodes must have the same caovan; install the same caovan on all"
-            " nodes, then: sudo systemctl restart caovan"
+            "waiting for the head at 10.0.0.1:7070: its orders cannot be parsed: it does not "
+            "have version 2: nodes must run the same caovan; install the same caovan on all "
+            "nodes, then: sudo systemctl restart caovan"
         )
         assert worker.part.summary()["lost"] == ["10.0.0.1:7070"], "it is not heard"
         world.clock.ahead_s += 30
@@ -205,7 +205,7 @@ def test_a_worker_shows_how_far_the_start_of_the_head_is(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("next_order", "reason"),
-    [(None, "the head has been silent for 20 s"), ({}, "the head ended this start")],
+    [(None, "the head has been silent for 20 s"), ({}, "the head cancelled this start")],
 )
 def test_a_rank_ends_with_its_order_or_its_head(
     world: World, next_order: dict[str, Any] | None, reason: str
@@ -247,7 +247,7 @@ def test_an_order_that_cannot_be_read_is_told_once_and_changes_nothing(world: Wo
         worker = await serving(world)
         for _ in range(3):
             worker.link.on_frame(b"", b'{"v":1}')
-        told = [text for text in worker.slot.notices if "cannot read the head's order" in text]
+        told = [text for text in worker.slot.notices if "cannot parse the head's order" in text]
         assert len(told) == 1
         assert worker.slot.snapshot.state is State.SERVING
 
@@ -265,11 +265,11 @@ def test_a_rank_that_fails_is_reported_and_not_started_again_for_that_order(worl
         assert (report.failed, report.finding) == ("s1", DIED)
         held = await worker.slot.until(State.HOLD)
         assert held.remedy is not None
-        assert held.remedy.text == "the head decides what follows"
+        assert held.remedy.text == "the head decides what happens next"
         await worker.reports(lambda report: not report.running)
         worker.hear(**order(proven=True))
         worker.slot.looks_again()
-        await soon(lambda: "it has ordered no start" in worker.slot.snapshot.reason)
+        await soon(lambda: "it has not ordered a start" in worker.slot.snapshot.reason)
         assert len(worker.slot.plans) == 1
         worker.hear(**order("s2"))
         await worker.reports(lambda report: report.running == "s2")
@@ -384,7 +384,7 @@ def test_an_operator_that_restarts_a_worker_makes_the_head_start_all_anew(world:
         worker.slot.restart()
         report = await worker.reports(lambda report: report.failed)
         assert report.failed == "s1"
-        assert report.finding == Finding("node-lost", "its rank was ended by an operator there")
+        assert report.finding == Finding("node-lost", "its rank was stopped by an operator there")
         await worker.slot.until(State.HOLD)
 
     world.play(story)
@@ -399,7 +399,7 @@ def test_a_reload_that_changes_what_a_rank_runs_with_is_reported_as_that(world: 
         worker.slot.reload(engine={"env": {"NCCL_DEBUG": "INFO"}})
         report = await worker.reports(lambda report: report.failed)
         assert report.failed == "s1"
-        why = "its rank was ended, as its configuration changed there"
+        why = "its rank was stopped because its configuration changed there"
         assert report.finding == Finding("node-lost", why)
         await worker.slot.until(State.HOLD)
         worker.hear(**order("s2"))

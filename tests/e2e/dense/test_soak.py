@@ -15,7 +15,7 @@ SPEEDS = {"decoding alone", "prefill alone", "first token under load"}
 def test_a_sound_engine_fails_in_nothing_that_a_busy_machine_does_not_explain(
     exact: tuple[Daemon, int],
 ) -> None:
-    # The CPU build of 0.32 ends where a hybrid model drafts next to answers in JSON of a schema.
+    # The CPU build of 0.32 ends where a hybrid model drafts next to answers in JSON with a schema.
     one, _ = exact
     done = one.ctl("soak", "0.02", "--at-once", "3", "--json")
     assert done.stdout, done.stderr

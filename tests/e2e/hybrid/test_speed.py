@@ -86,8 +86,8 @@ def test_the_field_test_serves_the_model_itself_and_then_gives_it_back(
     assert "| as configured | 256 | 1 | " in done.stdout
     assert "as configured | " in done.stdout.partition("kv tokens")[0].splitlines()[-1]
     # Without a card, neither changes anything.
-    assert '- caovan\'s kernels off: left out: the same command as "as configured"' in done.stdout
-    assert "- int8 activations: left out: cannot use int8 activations" in done.stdout
+    assert '- caovan\'s kernels off: skipped: the same command as "as configured"' in done.stdout
+    assert "- int8 activations: skipped: cannot use int8 activations" in done.stdout
     one.until_state("SERVING")
 
 

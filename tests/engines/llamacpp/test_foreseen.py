@@ -29,7 +29,7 @@ def test_weights_that_neither_cards_nor_memory_hold_are_refused() -> None:
     found = ENGINE.planning.foreseen(plan(TOO_LARGE), TOO_LARGE)
     assert found is not None
     assert found.finding.failure == "host-oom"
-    assert "more than is available" in found.finding.text
+    assert "more than available" in found.finding.text
     assert "--load-mode mmap" in found.finding.text
     assert "tokens/s" not in plan(TOO_LARGE).settings["gpu_layers"].reason
 

@@ -241,7 +241,7 @@ def test_the_doctor_checks_what_the_readme_promises() -> None:
     assert promised <= {one.group for one in found}
     closed = ENGINE.planning.checks(facts(inventory, cache_writable=False, cache_dir="/c"))
     (warned,) = (one for one in closed if one.verdict != "PASS")
-    assert warned.text == "/c cannot be written: every start probes the engine again"
+    assert warned.text == "/c cannot be written: every start has to probe the engine again"
 
 
 def test_a_machine_smaller_than_the_file_reads_it_from_the_disk_for_every_token() -> None:
@@ -253,7 +253,7 @@ def test_a_machine_smaller_than_the_file_reads_it_from_the_disk_for_every_token(
     )
     assert "1024 MiB RAM" in found.text
     assert "every token waits for the disk" in found.text
-    assert found.remedy == "add memory, or get a GGUF file quantised to fewer bits"
+    assert found.remedy == "add memory, or use a GGUF file quantised to fewer bits"
 
 
 def test_gguf_files_prefer_it_and_others_do_not() -> None:

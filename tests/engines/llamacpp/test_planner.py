@@ -104,7 +104,7 @@ def test_a_step_on_few_cores_is_short_enough_to_answer_in_between() -> None:
     few = replace(HOST, cpus=2)
     small, large = plan(machine(model(24, 15), host=few)), plan(machine(LLAMA_70B, host=few))
     assert small.value("batch_size") > large.value("batch_size") >= 32
-    assert "answers nothing until it is done" in small.settings["batch_size"].reason
+    assert "does not answer until it is done" in small.settings["batch_size"].reason
 
 
 def test_a_model_that_fits_a_card_is_on_it_with_all_its_context() -> None:
@@ -146,7 +146,7 @@ def test_what_a_small_card_cannot_hold_stays_in_host_memory() -> None:
     assert 0 < found.value("gpu_layers") < 20
     assert forecast(found, inventory).fits
     assert (found.value("max_model_len"), found.value("unified")) == (32768, True)
-    assert "as many as the cards hold" in found.settings["gpu_layers"].reason
+    assert "as many as fit on the cards" in found.settings["gpu_layers"].reason
 
 
 @pytest.mark.parametrize(
@@ -513,7 +513,7 @@ def test_only_cards_that_the_build_has_code_for_are_used() -> None:
     found = plan(both)
     assert found.cards == ("0",)
     first, second = (text for text in found.warnings if "is not used" in text)
-    assert "no code for compute capability 6.1" in first
+    assert "no kernels for compute capability 6.1" in first
     assert 'kind = "ollama"' in first
     assert "engine install --kind llamacpp --again --capability 9.0" in second
     with pytest.raises(Unplannable, match=r"cannot use GPU 1 .Tesla P40. with this llama\.cpp"):
@@ -528,7 +528,7 @@ def test_a_processor_that_crawls_next_to_cards_without_code_is_refused() -> None
     built = replace(CUDA, cuda="13.0.96")
     old = replace(card(0, 24576, "Tesla P40"), compute_capability=(6, 1))
     large, small = (Inventory((old,), HOST, built, one) for one in (LLAMA_70B, model(16, 30)))
-    with pytest.raises(Unplannable, match=r"cannot use GPU 0 .*6\.1.* a second; .*ollama") as no:
+    with pytest.raises(Unplannable, match=r"cannot use GPU 0 .*6\.1.* tokens/s; .*ollama") as no:
         plan(large)
     assert (no.value.failure, "--gpu-layers 0" in str(no.value)) == ("backend-unsupported", True)
     asked = plan(large, engine={"kind": "llamacpp", "extra_args": ["--gpu-layers", "0"]})
@@ -540,7 +540,7 @@ def test_a_processor_that_crawls_next_to_cards_without_code_is_refused() -> None
     slow = model(32, 60)
     bare = Inventory((), HOST, CPU, slow)
     assert 5 < (ENGINE.planning.speed(plan(bare), bare) or 0) < 10
-    with pytest.raises(Unplannable, match=r"GPU 0 .*7\.0.* a second; .*ollama"):
+    with pytest.raises(Unplannable, match=r"GPU 0 .*7\.0.* tokens/s; .*ollama"):
         plan(Inventory((volta,), HOST, built, slow))
     assert plan(Inventory((), HOST, CPU, LLAMA_70B)).cards is None
 

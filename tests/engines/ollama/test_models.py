@@ -52,7 +52,7 @@ def test_a_name_leads_to_its_entry() -> None:
 def test_what_is_no_name_has_no_entry(name: str, tmp_path: Path) -> None:
     assert manifest_path(name) == ""
     told = problem(name, tmp_path)
-    assert "it is not the name of one of its models" in told
+    assert "it is not the name of an Ollama model" in told
     assert ("hf.co/OWNER/NAME:Q4_K_M" in told) == name.startswith(("/", ".", "~"))
 
 
@@ -84,7 +84,7 @@ def test_a_model_is_read_from_its_blob(tmp_path: Path) -> None:
 def test_a_missing_model_is_named_with_the_command_that_downloads_it(tmp_path: Path) -> None:
     add_model(tmp_path, "tiny:1b", LLAMA)
     text = problem("tiny:8b", tmp_path)
-    assert text.startswith("cannot serve model tiny:8b with Ollama: it has no such model")
+    assert text.startswith("cannot serve model tiny:8b with Ollama: Ollama has no such model")
     assert "caovanctl model pull --from ollama tiny:8b" in text
 
 
@@ -99,6 +99,6 @@ def test_a_broken_store_is_a_problem_and_no_crash(tmp_path: Path) -> None:
     outside = {**layer, "digest": "sha256:../../../etc/passwd"}
     for layers in (None, [], [3], [layer], [outside]):
         at.write_text(json.dumps({"layers": layers}))
-        assert "names no GGUF file" in problem("tiny:1b", tmp_path)
+        assert "does not name a GGUF file" in problem("tiny:1b", tmp_path)
     at.write_text("[")
     assert "it is not JSON" in problem("tiny:1b", tmp_path)

@@ -104,7 +104,7 @@ def test_cards_of_another_slot_are_left_alone() -> None:
     made = plan(inventory, engine={"gpus": [1]})
     assert values(made)["CUDA_VISIBLE_DEVICES"] == "1"
     assert [gpu.index for gpu in ENGINE.planning.cards(made, inventory)] == [1]
-    with pytest.raises(Unplannable, match="there is no such card"):
+    with pytest.raises(Unplannable, match="no such card exists"):
         plan(inventory, engine={"gpus": [2]})
 
 
@@ -168,7 +168,7 @@ def test_flash_attention_that_is_off_keeps_the_cache_in_half_precision() -> None
 def test_warnings_name_what_has_no_effect_and_what_is_open_to_all() -> None:
     made = plan(machine(22527), server={"host": "0.0.0.0"}, policy={"mtp": 2})
     assert any("[policy] mtp has no effect" in text for text in made.warnings)
-    assert any("checks no API key" in text for text in made.warnings)
+    assert any("does not check API keys" in text for text in made.warnings)
     assert any("[watch] idle_probe_s" in text for text in made.warnings)
     assert plan(machine(22527), watch={"idle_probe_s": 60}).warnings == ()
 
@@ -268,6 +268,6 @@ def test_two_requests_name_the_longer_context_that_one_alone_would_have() -> Non
     one = plan(machine(14336), policy={"max_num_seqs": 1})
     assert values(made)["OLLAMA_NUM_PARALLEL"] == "2"
     assert made.value("max_model_len") < one.value("max_model_len")
-    said = f"one alone would have {one.value('max_model_len')} ([policy] max_num_seqs = 1)"
+    said = f"a single request could have {one.value('max_model_len')} ([policy] max_num_seqs = 1)"
     assert said in made.settings["max_model_len"].reason
     assert "alone" not in one.settings["max_model_len"].reason

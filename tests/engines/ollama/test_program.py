@@ -66,7 +66,7 @@ def test_it_is_not_installed_here(words: list[str]) -> None:
     with pytest.raises(EngineError) as caught:
         choice.chosen_lock(args, Screen(sys.stderr))
     assert caught.value.problem.message == (
-        "cannot install Ollama: it installs and updates itself, outside of caovan"
+        "cannot install Ollama: Ollama installs and updates itself, outside caovan"
     )
     assert "ollama.com/install.sh" in caught.value.problem.remedy
 
@@ -103,7 +103,7 @@ def test_the_doctor_names_the_program_and_its_version() -> None:
     good = ENGINE.planning.checks(facts())
     assert {one.verdict for one in good} == {"PASS"}
     assert good[0].text == "Ollama 0.12.3, /usr/local/bin/ollama"
-    missing = Problem("serve model m with Ollama", "it has no such model", "ollama pull m")
+    missing = Problem("serve model m with Ollama", "Ollama has no such model", "ollama pull m")
     bad = ENGINE.planning.checks(
         facts(
             engine=None, engine_problem=Problem("use Ollama", "there is none", "install it"),

@@ -66,9 +66,9 @@ def test_a_model_is_pulled_with_progress_and_no_server_stays(
     [
         (("tiny:8b",), {}, "cannot pull tiny:8b: pull model manifest: file does not exist"),
         (("tiny:1b",), {"STANDIN_CUT": "1"}, "the download ended early"),
-        (("/srv/model",), {}, "it is not the name of one of its models"),
+        (("/srv/model",), {}, "it is not the name of an Ollama model"),
         (("tiny:1b", "--to", "/srv"), {}, "cannot pull tiny:1b with --to"),
-        (("tiny:1b",), {"PATH": "/nonexistent"}, "there is no program `ollama`"),
+        (("tiny:1b",), {"PATH": "/nonexistent"}, "no program `ollama`"),
     ],
 )
 def test_what_cannot_be_pulled_is_named(

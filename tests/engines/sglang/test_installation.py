@@ -44,7 +44,7 @@ def test_it_is_refused_where_there_is_no_card_for_it(
     asked = ["engine", "install", "--kind", "sglang", "--root", str(tmp_path), *words]
     assert main(asked) == 1
     assert (
-        "cannot install SGLang (cpu): caovan installs its cuda build only; choose an engine with a"
+        "cannot install SGLang (cpu): caovan installs only its cuda build; choose an engine with a"
         " cpu build, --kind vllm or llamacpp; where the card and its driver are still to come, pass"
         " --build cuda\n"
     ) in capsys.readouterr().err

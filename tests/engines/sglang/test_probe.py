@@ -29,7 +29,7 @@ def test_an_environment_with_sglang_is_read(tmp_path: Path) -> None:
 
 
 def test_a_python_without_it_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(EngineMissing, match="SGLang is not installed in it") as missing:
+    with pytest.raises(EngineMissing, match="SGLang is not installed there") as missing:
         probe_engine(PROBE, sys.executable, tmp_path)
     assert "caovanctl engine install --kind sglang" in str(missing.value)
 

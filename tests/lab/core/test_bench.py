@@ -144,7 +144,7 @@ def test_uneven_text_is_fitted_too_and_too_little_is_refused() -> None:
     assert 4950 <= many == count(found) <= 5000
     with pytest.raises(TooLittleText, match="all texts together have"):
         prompts.fit(text, 10**6, count)
-    with pytest.raises(TooLittleText, match="its beginning alone has more"):
+    with pytest.raises(TooLittleText, match="its unique beginning alone is longer"):
         prompts.fit(text, 3, lambda part: 50 + len(part))
 
 

@@ -116,7 +116,7 @@ def test_the_report_has_the_modelled_value_beside_the_measured_one() -> None:
     assert "- doctor, WARN: the disk is slow" in out
     assert "correctness: FAILED" in out
     assert "| as configured | 500 | 1 | 900.0 | 950 | 41.5 | 44 | 500 ms | 0.31 |" in out
-    assert "The first token and tok/J are not modelled, nor is anything shown as -." in out[-1]
+    assert "Time to first token and tok/J are not modelled, nor is anything shown as -." in out[-1]
     assert "| as configured | 61 s | kv gib | 2.5 | 2.4 | +4.2% |" in out
 
 
@@ -126,7 +126,7 @@ def test_the_report_says_what_was_left_out_and_why() -> None:
     alone = trial(forecast=None)
     out = list(report.lines(FACTS, {"why": "no SM75 card", "parts": []}, [alone, left]))
     assert "Not measured: no SM75 card." in out
-    assert "- as configured: left out: no card" in out
+    assert "- as configured: skipped: no card" in out
     assert "| as configured | 61 s | - | - | - | - |" in out
 
 
@@ -162,8 +162,8 @@ def test_kernels_that_were_not_used_are_named_with_the_reason() -> None:
 def test_the_report_names_what_was_asked_for_and_a_quick_test() -> None:
     full = list(report.lines(FACTS, None, ()))
     assert full[0] == "# caovan 1.2: field test of 2026-11-24 12:00"
-    assert "- asked for: prompts of 512, 4,096 tokens, 1, 4 at once, 3 rounds of each" in full
+    assert "- requested: prompts of 512, 4,096 tokens, 1, 4 at once, 3 rounds of each" in full
     order = {"prompts": [256], "at_once": [1, 2], "rounds": 1}
     quick = list(report.lines({**FACTS, "quick": True, "order": order}, None, ()))
     assert quick[0] == "# caovan 1.2: quick field test of 2026-11-24 12:00"
-    assert "- asked for: prompts of 256 tokens, 1, 2 at once, 1 round of each" in quick
+    assert "- requested: prompts of 256 tokens, 1, 2 at once, 1 round of each" in quick

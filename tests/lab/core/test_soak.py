@@ -147,7 +147,7 @@ def test_growth_within_minutes_is_only_noted(seconds: float, expected: Outcome) 
     )
     found = outcome(SoakRecord(seconds, tuple(growing)), "engine's memory")
     assert found.outcome is expected
-    assert ("15 minutes after the warm-up would tell" in found.text) == (seconds == 72.0)
+    assert ("judging a leak takes 15 minutes after the warm-up" in found.text) == (seconds == 72.0)
 
 
 def test_leaks_of_everything_watched_are_named() -> None:
@@ -212,7 +212,7 @@ def test_acceptance_that_collapses_fails() -> None:
     found = outcome(counted(0.1), "drafts")
     assert found.outcome is Outcome.FAILED
     assert found.text == (
-        "2.00 tokens of a draft were accepted in the first third, 0.20 in the last"
+        "2.00 tokens per draft were accepted in the first third, 0.20 in the last"
     )
     assert "drafts" not in {
         c.name for c in verdict.checks(SoakRecord(60.0, samples(1, lambda _: 0.0)))

@@ -77,7 +77,7 @@ def test_each_node_is_shown_with_its_state_ranks_and_findings(browser: Any, tmp_
         row = shown.shows('.node[data-node="gpu2"]', "Joined · for 5 min").inner_text()
         for text in ("10.0.0.2", "vllm 0.32.0", "2 × Tesla T4 (15 GiB)", "TP2 (pid 815, GPU 1)"):
             assert text in row
-        shown.shows('.node[data-state="lost"]', "See whether its machine and caovan are up.")
+        shown.shows('.node[data-state="lost"]', "Check that its machine and caovan are up.")
         shown.shows('.node[data-state="refused"]', "Refused · for 5 min")
         shown.shows('.node[data-state="missing"]', "1 not joined")
         shown.shows('.node[data-state="missing"]', "the head at 10.0.0.1:7070")

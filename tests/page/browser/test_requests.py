@@ -34,7 +34,7 @@ def test_the_latest_requests_are_shown_and_how_many_ended_how(browser: Any, tmp_
         daemon.status["gateway"] = GATEWAY
         shown.shows("#requests", "No request has ended yet.")
         counts = shown.shows("#request-counts").inner_text()
-        assert counts == "2 waiting · 5 running · client left: 1 · 200: 1,204 · 429: 3"
+        assert counts == "2 waiting · 5 running · client disconnected: 1 · 200: 1,204 · 429: 3"
         shown.shows('nav a[href="#requests"]', "Requests")
         prefix = "message 3 changed: about 21,000 tokens read again"
         daemon.requests = [

@@ -34,7 +34,7 @@ def test_who_has_the_token_logs_in_and_stays_so(browser: Any, model: Path, tmp_p
         one.until_state("SERVING")
         assert shown.violations() == []
         log_in(shown, "wrong")
-        shown.shows("form [role=alert]", "this is not the token")
+        shown.shows("form [role=alert]", "the token is wrong")
         assert shown.violations() == []
         log_in(shown, TOKEN)
         shown.is_in("SERVING")

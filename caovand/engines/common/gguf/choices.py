@@ -1,4 +1,4 @@
-"""The choices that planners for GGUF files make alike: loads to compare, and reasons for one."""
+"""The choices that all planners for GGUF files share: loads to compare, and reasons for one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def choose_slots(config: Config, sizer: LoadSizer) -> Setting:
     """The number of requests at once: the configured one, else the workload's."""
     if config.policy.max_num_seqs is not None:
         return Setting(config.policy.max_num_seqs, "user", "[policy] max_num_seqs")
-    reason = f"requests at once for workload {config.policy.workload}; each has the whole context"
+    reason = f"requests at once for workload {config.policy.workload}; each gets the full context"
     return Setting(usual_slots(sizer), "policy", reason)
 
 
@@ -29,8 +29,8 @@ def candidate_loads(
 ) -> tuple[GgufLoad, ...]:
     """The preferred load, and cheaper ones that may keep every layer on the cards.
 
-    They have a cache of eight bits, unless one of its `kinds` is stated, and fewer requests at
-    once, unless their number is.
+    They have an 8-bit cache, unless one of its `kinds` is configured, and fewer requests at once,
+    unless their number is.
     """
     if not sizer.gpus:
         return (load,)
@@ -55,9 +55,11 @@ def slots_of(sized: PlacedLoad, preferred: Setting) -> Setting:
     if slots == preferred.value:
         return preferred
     if slots > preferred.value:
-        reason = "as many requests as memory has room for; each has the whole context"
+        reason = "as many requests as memory has room for; each gets the full context"
     else:
-        reason = f"more requests would push {layers} off the cards, or leave each a short context"
+        reason = (
+            f"more requests would push {layers} off the cards or leave each request a short context"
+        )
     return Setting(slots, "policy", reason)
 
 
@@ -73,7 +75,9 @@ def cache_type_of(sized: PlacedLoad, preferred: Setting) -> Setting:
 
 
 def why_context(sizer: LoadSizer, sized: PlacedLoad, workload: str, free_memory: str) -> str:
-    """Why the chosen load has this context; `free_memory` names what it may take of the host's."""
+    """Why the chosen load has this context; `free_memory` describes how much host memory it may
+    use.
+    """
     context = sized.load.context
     if context == sizer.model.max_model_len:
         return "the model's own limit"
@@ -84,5 +88,5 @@ def why_context(sizer: LoadSizer, sized: PlacedLoad, workload: str, free_memory:
     if sizer.gpus:
         return f"enough for workload {workload}; a longer one would push layers off the cards"
     if context == sizer.longest_on_host(sizer.workload.sufficient_context):
-        return "the CPU takes many minutes to read a longer prompt"
+        return "the CPU needs many minutes to read a longer prompt"
     return f"the longest that fits {sizer.host.available_mib} MiB: {free_memory}"

@@ -24,10 +24,11 @@ QUANTISED = re.compile(r"[-_](AWQ|GPTQ|FP8|NVFP4|MXFP4|bnb|W\dA\d|Int[48]|[48]bi
 MIN_SPEEDUP = 2.0
 """The speed estimates of two engines err: only a gain this large is worth another download."""
 READING_SPEED = 10.0
-"""Tokens a second as fast as people read: more gains them little."""
+"""Tokens per second at reading speed: more gains people little."""
 TINY_BYTES = 100 << 20
-"""Bytes of a file below which a model is only made for trials: modelled speeds mean nothing
-there."""
+"""Bytes of a file below which a model exists only for trials: modelled speeds are meaningless
+there.
+"""
 CONVERTIBLE = frozenset({
     "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "exaone", "falcon_h1", "gemma", "gemma2",
     "gemma3", "gemma3_text", "glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe", "internlm2",
@@ -61,7 +62,7 @@ def figures(model: ModelCard, cards: tuple[Gpu, ...], host: Host) -> GgufFigures
     chat = WORKLOADS["chat"]
     sizer = LoadSizer(in_gguf, host, cards, card_budgets(cards, None), chat)
     sized = sizer.find_longest(GgufLoad(0, filled=chat.filled))
-    if not sized.fits or sized.seconds <= 0:  # a checkpoint without its layers takes no time
+    if not sized.fits or sized.seconds <= 0:  # a checkpoint without its layers needs no time
         return None
     layers, on_cards = len(file.layers) + 1, sized.placement.layers
     where = "in host memory" if not on_cards else f"{on_cards} of its {layers} layers on the GPU"

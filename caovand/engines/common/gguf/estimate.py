@@ -78,4 +78,4 @@ def _lack(placed: Sequence[Device], over: Sequence[int], gpus: Sequence[Gpu]) ->
     card = placed[worst].card
     where = "host memory" if card is None else f"card {gpus[card].index}"
     total, excess = (size / MIB / 1024 for size in (placed[worst].total, over[worst]))
-    return f"{total:.2f} GiB for {where}, {excess:.2f} GiB more than is available"
+    return f"{total:.2f} GiB for {where}, {excess:.2f} GiB more than available"

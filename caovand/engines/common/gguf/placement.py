@@ -30,7 +30,7 @@ MAX_SLOWDOWN = 1.15
 """The factor by which a placement with all attention on the cards may be slower than the
 fastest."""
 HANDOVER_S = 60e-6
-"""Seconds to transfer a token to host memory and back, for a layer that is computed in both."""
+"""Seconds to transfer a token to host memory and back, for a layer computed on both sides."""
 DENSE_LAYER_S, EXPERTS_LAYER_S = 20e-6, 65e-6
 """Seconds of a layer's kernels besides reading, by published speeds: an 8B of 32 layers on a 3090,
 gpt-oss-120b's 36 on a GB10."""
@@ -94,7 +94,7 @@ def devices(model: ModelCard, load: GgufLoad, placement: Placement) -> tuple[Dev
     host = replace(
         host,
         weights=host.weights + gguf.embedding,
-        # With every layer on cards the host computes next to nothing.
+        # With every layer on cards, the host computes next to nothing.
         compute=compute if in_ram else 0,
         output=output_bytes(model, load),
         layers=max(in_ram if placement.layers else 0, placement.experts_in_ram),

@@ -6,7 +6,7 @@ the ladder, in its order and words, so that no sentence can contradict it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from caovand.core.healing.answer import suspects
@@ -24,6 +24,8 @@ _OTHERS = (
     "By PyTorch's own figures other processes use {others} of this card's {card} GiB: nvidia-smi "
     "names them. End them, or let the engine use a smaller share of the card."
 )
+_AT_ONCE = "What helps, in this order: "
+_REPEATED = "If it comes back, in this order: "
 _UNSURE = (
     "That is what the line says; it came from code that was already running, so another start or "
     "another kernel may not need the change."
@@ -121,7 +123,12 @@ def ladder_changes(
         return []
     precise = bool(healing.precise.get(finding.signature))
     at_once = precise or REACTIONS[finding.failure].kind == "rung"
-    return [f"{'What helps' if at_once else 'If it comes back'}, in this order: {changes}."]
+    return [f"{_AT_ONCE if at_once else _REPEATED}{changes}."]
+
+
+def without_changes(advice: Sequence[str]) -> tuple[str, ...]:
+    """Advice without the ladder's changes, which are one engine's settings."""
+    return tuple(text for text in advice if not text.startswith((_AT_ONCE, _REPEATED)))
 
 
 def _fill(template: str, known: Mapping[str, Any]) -> str:

@@ -45,8 +45,8 @@ _ON_CRASH: Mapping[str, tuple[str, ...]] = {
         "`journalctl -k | grep -i amdgpu` shows a reset.",
     ),
     "Metal": (
-        "Metal ended a computation: shorten the context, lower --ubatch-size, or keep fewer layers "
-        "on the card (--gpu-layers); then try another release.",
+        "Metal aborted a computation: shorten the context, lower --ubatch-size, or keep fewer "
+        "layers on the card (--gpu-layers); then try another release.",
     ),
 }
 _FULL = (

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from caovand.core.healing.failure import Failure, Finding
 
-# A verb that tells people what to do.
+# A verb that gives people an instruction.
 _VERB = (
     r"(?:[Ii]nstall|[Uu]se|[Ss]et|[Ii]ncrease|[Dd]ecrease|[Rr]educe|[Ll]ower|[Rr]aise|[Dd]isable"
     r"|[Ee]nable|[Rr]un|[Ss]pecify|[Pp]rovide|[Pp]ass|[Uu]pgrade|[Uu]pdate|[Rr]emove|[Uu]nset"

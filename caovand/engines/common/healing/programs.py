@@ -1,6 +1,6 @@
 """The program that brings its own llama.cpp, and what its users update or set for a remedy.
 
-The general advice names llama-server's options and a newer llama.cpp, which they cannot give.
+The general advice names llama-server's options and a newer llama.cpp, which those users cannot set.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ _TOO_LARGE = frozenset({"llama.cuda.oom", "llama.cuda.compute"})
 _CRASHED = frozenset({
     "llama.cuda.illegal", "llama.cuda.launch", "llama.cuda.other", "ggml.assertion",
 })  # fmt: skip
-"""Crashes that another backend, or another release of it, may avoid."""
+"""Crashes that another backend, or another release of it, can avoid."""
 _HEEDED = _OUTDATED | _TOO_LONG | _TOO_LARGE | _CRASHED
 
 

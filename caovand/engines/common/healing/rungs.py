@@ -53,7 +53,9 @@ def context_step(name: str) -> Step:
 
 
 def drafting_step(name: str) -> Step:
-    """Make the step that drops the setting that drafts; it does nothing if none does."""
+    """Return the step that drops the setting that drafts; without such a setting it does
+    nothing.
+    """
 
     def stop_drafting(plan: Plan, finding: Finding) -> RungStep | None:
         if not plan.mtp:

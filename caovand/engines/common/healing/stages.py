@@ -1,7 +1,7 @@
 """Find what used up a card's memory if the line of the failed allocation does not prove it.
 
 Weights, a measured step, CUDA graphs and other processes fail in the same words. Only the stage of
-the start, or PyTorch's own figures, tell them apart.
+the start, or PyTorch's own numbers, tell them apart.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ _OF_TORCH = re.compile(
 )
 _IN_GIB: Mapping[str, float] = {"bytes": 2.0**-30, "KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0}
 _MIN_OTHERS_SHARE = 0.125
-"""The part of a card that a driver and its context never take: other processes have more."""
+"""The part of a card that a driver and its context never use: above it, other processes are
+involved.
+"""
 _MIN_REST_GIB = 0.75
 """What a driver keeps for itself at most: more is of other programs, which may be a display's."""
 _MAX_GRAPHS = 0.5

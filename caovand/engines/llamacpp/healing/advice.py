@@ -1,4 +1,4 @@
-"""Advice for people about a failure of llama.cpp, in sentences with known figures.
+"""Advice for people about a failure of llama.cpp, in sentences with the values from its log.
 
 The settings to change come from the ladder's tables, in its order and words.
 """

@@ -1,6 +1,6 @@
 """The ladder's rungs: each makes one change that leads to a more modest plan.
 
-All steps go one way, so each rung ends, and with the rungs the ladder.
+All steps go in one direction, so every rung runs out of steps, and so does the ladder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LAYERS_DIVISOR = 8
 
 
 def _fewer_slots(plan: Plan, finding: Finding) -> RungStep | None:
-    if plan.value(SHARED) is True:  # of one cache they free nothing
+    if plan.value(SHARED) is True:  # with one shared cache they free nothing
         return None
     return halve(plan, "parallel", 1, "sequences")
 
@@ -84,13 +84,13 @@ def _mmap_off(plan: Plan, finding: Finding) -> RungStep | None:
 
 
 RUNGS = (
-    Rung("prompts-off", "keep no prompts in host memory", "", ("cache_ram",), _prompts_off),
+    Rung("prompts-off", "do not keep prompts in host memory", "", ("cache_ram",), _prompts_off),
     Rung("slots", "decode fewer sequences at once", "max_num_seqs", ("parallel",), _fewer_slots),
     Rung("cache", "keep the cache in eight bits", "kv_cache_dtype",
          ("cache_type_k", "cache_type_v"), _quantise_cache),
     Rung("cache-plain", "keep the cache in half precision", "kv_cache_dtype",
          ("cache_type_k", "cache_type_v"), _unquantise_values),
-    Rung("batch", "process fewer tokens a step", "max_num_batched_tokens",
+    Rung("batch", "process fewer tokens per step", "max_num_batched_tokens",
          ("ubatch_size", "batch_size"), _smaller_batch),
     Rung("context", "shorten the context", "max_model_len", (CONTEXT,), context_step(CONTEXT)),
     Rung("layers", "keep fewer layers on the cards", "", ("gpu_layers",), _fewer_layers),

@@ -61,7 +61,7 @@ _CONTENTS = {
 
 
 def read(line: str) -> tuple[LogMark | None, Mapping[str, Figure]]:
-    """The start mark in a line, None if there is none, and the line's figures by name."""
+    """The start mark in a line, None if there is none, and the line's values by name."""
     parts = take_apart(line)
     message = f"{parts.source}: {parts.message}"
     row = find_row(_ROWS, message)

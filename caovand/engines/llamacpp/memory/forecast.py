@@ -1,4 +1,4 @@
-"""The forecast of a plan: what each device will hold, and whether it has room."""
+"""The forecast of a plan: what each device will hold, and whether it fits."""
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     share = plan.value("gpu_memory_utilization")
     if model.gguf is None or not count(plan.value(CONTEXT)):
         return unknown(
-            "llama-server chooses the context itself"
-            if model.gguf
-            else "the model is not in GGUF files"
+            "llama-server chooses the context" if model.gguf else "the model is not in GGUF files"
         )
     gpus = gpus_of(plan, inventory)
     share = share if isinstance(share, (int, float)) else None
@@ -95,7 +93,7 @@ def speed(plan: Plan, inventory: Inventory) -> float | None:
 
 
 def host_mib(plan: Plan, inventory: Inventory) -> float:
-    """MiB of host memory that the engine needs, apart from earlier prompts, which give way."""
+    """MiB of host memory that the engine needs, apart from earlier prompts, which yield to it."""
     host = _devices(plan, inventory)[-1]
     return (host.total - host.prompts) / MIB
 

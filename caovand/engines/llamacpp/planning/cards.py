@@ -60,9 +60,9 @@ def refusal(gpu: Gpu) -> Problem:
     if gpu.compute_capability < MIN_CAPABILITY:
         remedy = "build llama.cpp with CUDA 12"
         if gpu.compute_capability >= oldest_card("12"):
-            remedy = f'set [engine] kind = "ollama", which has code for it, or {remedy}'
+            remedy = f'set [engine] kind = "ollama", which supports it, or {remedy}'
     return Problem(
         f"use GPU {gpu.index} ({gpu.name}) with this llama.cpp",
-        f"its build has no code for compute capability {number}",
+        f"its build has no kernels for compute capability {number}",
         remedy,
     )

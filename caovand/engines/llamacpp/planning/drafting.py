@@ -38,19 +38,19 @@ def speculative_config(
 ) -> Setting:
     """The drafting method and its depth; no value without drafting."""
     if any(name in verbatim for name in TYPED):
-        return Setting(None, "user", "drafting is set by options passed verbatim")
+        return Setting(None, "user", "verbatim options control drafting")
     depth, setting = drafting.depth(config, mode, environ)
     has_head, typed = inventory.model.mtp_layers > 0, setting.origin == "user"
     method = MTP if has_head else LOOKUP
     if not depth:
         return setting
     if not has_head and (not typed or config.policy.mtp is None):
-        return Setting(None, "policy", "the model has no MTP head, so nothing is drafted")
+        return Setting(None, "policy", "the model has no MTP head, so drafting is off")
     if has_head and not typed and not on_cards:
         return Setting(
             None,
             "policy",
-            "no drafts on the CPU, which takes as long to verify a token as to generate it",
+            "no drafts on the CPU, where verifying a token takes as long as generating it",
         )
     known = dict(inventory.engine.choices).get("--spec-type")
     if known is not None and method not in known:

@@ -19,8 +19,8 @@ def foreseen(plan: Plan, inventory: Inventory) -> Foreseen | None:
     if host_mib(plan, inventory) <= host.ram_mib + host.swap_mib:
         return None
     anyway = (
-        "pass --load-mode mmap in [engine] extra_args to start it anyway: every token then waits"
-        " for the disk"
+        "pass --load-mode mmap in [engine] extra_args to start it anyway, but every token will "
+        "wait for the disk"
     )
     text = "; ".join((f"cannot start: it does not fit: {memory.lack}", *memory.advice, anyway))
     return Foreseen(Finding("host-oom", text, "plan"))

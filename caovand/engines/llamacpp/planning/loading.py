@@ -17,8 +17,8 @@ def choose_numa(
     if nodes < 2 or (gpus and sized.whole):
         return {}
     reason = (
-        f"threads on all {nodes} NUMA nodes: each stays on one, and mapped weights are read into"
-        " the memory of the node that uses them first"
+        f"threads on all {nodes} NUMA nodes: each stays on its node, and mapped weights are read "
+        "into the memory of the node that first uses them"
     )
     return {"numa": Setting("distribute", "policy", reason)}
 
@@ -26,11 +26,13 @@ def choose_numa(
 def choose_load_mode(sized: sizing.PlacedLoad, gpus: Sequence[Gpu]) -> Setting:
     if gpus and not sized.whole:
         return Setting(
-            "none", "policy", "mapped weights would leave host memory whenever it gets tight, and"
-            " every token would wait for the disk",
-        )  # fmt: skip
+            "none",
+            "policy",
+            "Linux would evict mapped weights whenever host memory gets tight, "
+            "and every token would wait for the disk",
+        )
     if any(gpu.unified for gpu in gpus):
-        return Setting("none", "policy", "mapped weights would be in the one memory twice")
+        return Setting("none", "policy", "mapped weights would be in unified memory twice")
     return Setting(
         "mmap", "policy", "mapped weights stay in the file cache, so the next start is quick"
     )

@@ -1,4 +1,4 @@
-"""The llama-server options that caovan knows, and the operator's verbatim ones."""
+"""The llama-server options that caovan sets, and the operator's verbatim ones."""
 
 from __future__ import annotations
 

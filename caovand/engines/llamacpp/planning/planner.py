@@ -36,15 +36,16 @@ USED = frozenset({
 """The keys that default to "auto" and that this planner reads."""
 UNUSED = {
     "dtype": "a GGUF file determines its compute types",
-    "cuda_graphs": "llama.cpp decides on CUDA graphs itself",
-    "tool_call_parser": "llama.cpp reads tool calls by the chat template",
-    "reasoning_parser": "llama.cpp reads reasoning by the chat template",
-    "revision": "the file itself is the revision",
+    "cuda_graphs": "llama.cpp decides whether to use CUDA graphs",
+    "tool_call_parser": "llama.cpp derives the tool-call format from the chat template",
+    "reasoning_parser": "llama.cpp derives the reasoning format from the chat template",
+    "revision": "the file is the revision",
 }
 """Why other keys have no effect here."""
 MIN_TOKENS_S = 10.0
-"""Modelled tokens a second below which the CPU does not replace a card: people read half as fast,
-but reading a prompt of 4,096 tokens takes minutes."""
+"""Modelled tokens per second below which the CPU does not replace a card: people read half as fast,
+but reading a prompt of 4,096 tokens takes minutes.
+"""
 
 
 def make_plan(
@@ -59,8 +60,8 @@ def make_plan(
     model, engine = inventory.model, inventory.engine
     if model.gguf is None:
         raise Unplannable(
-            f"cannot serve model {model.path} with llama.cpp: it is not in GGUF files; set [engine]"
-            ' kind = "vllm", or download a GGUF file of it'
+            f"cannot serve model {model.path} with llama.cpp: it is not a GGUF file; set "
+            '[engine] kind = "vllm", or download a GGUF version'
         )
     words = options.read(config.engine.extra_args, engine.flags, engine.switches)
     verbatim = values(words)
@@ -102,9 +103,9 @@ def _refuse_crawling(plan: Plan, config: Config, inventory: Inventory) -> None:
     if tokens_s >= MIN_TOKENS_S and config.policy.workload != "long":
         return
     raise Unplannable(
-        f"cannot {lack.cannot}: {lack.fact}, and the CPU would generate {tokens_s:.1f} tokens a "
-        f"second; {lack.remedy}, or pass --gpu-layers 0 in [engine] extra_args to start it on the "
-        "CPU anyway",
+        f"cannot {lack.cannot}: {lack.fact}, and the CPU would generate {tokens_s:.1f} tokens/s; "
+        f"{lack.remedy}, or pass --gpu-layers 0 in [engine] extra_args to start it on the CPU "
+        "anyway",
         "backend-unsupported",
     )
 
@@ -114,8 +115,8 @@ def _refuse_unsupported(verbatim: Mapping[str, Any]) -> None:
     for name in (CONTEXT, "parallel", "batch_size", "ubatch_size", "port"):
         if name in verbatim and count(verbatim[name]) is None and verbatim[name] != 0:
             raise Unplannable(
-                f"cannot use {options.option(name)} {verbatim[name]} of [engine] extra_args: it is"
-                " not a whole number from 0 up; correct it"
+                f"cannot use {options.option(name)} {verbatim[name]} of [engine] extra_args: it "
+                "is not a whole number of 0 or more; correct it"
             )
 
 
@@ -150,22 +151,20 @@ def _settings(
         "flash_attn": Setting(
             "on",
             "policy",
-            "flash attention takes less memory, and a quantised cache needs it",
+            "flash attention uses less memory, and a quantised cache requires it",
         ),
-        "threads": Setting(host.cpus, "policy", f"one for each of the {host.cpus} cores"),
+        "threads": Setting(host.cpus, "policy", f"one per core ({host.cpus})"),
         "speculative_config": speculative,
-        "fit": Setting("off", "policy", "caovan itself decides what fits"),
+        "fit": Setting("off", "policy", "caovan decides what fits"),
         "cors_origins": Setting(
             "localhost",
             "policy",
-            "web pages of other hosts must not reach the engine through a browser",
+            "keeps other hosts' web pages from reaching the engine through a browser",
         ),
         "metrics": Setting(True, "policy", "caovan watches its counters for progress"),
-        "log_verbosity": Setting(4, "policy", "the log has the sizes of buffers, but no prompts"),
+        "log_verbosity": Setting(4, "policy", "the log has buffer sizes, but no prompts"),
         "log_colors": Setting("off", "policy", "caovan reads the log"),
-        "offline": Setting(
-            True, "policy", "the model is on this machine: nothing needs a download"
-        ),
+        "offline": Setting(True, "policy", "the model is on this machine: no download is needed"),
     }
     if config.model.chat_template:
         settings["chat_template"] = Setting(
@@ -200,7 +199,7 @@ def _environment(config: Config, gpus: Sequence[Gpu], *, cuda: bool) -> dict[str
     backtrace = Setting(
         "1",
         "policy",
-        "a backtrace by gdb would keep a crashed engine, and its memory, alive for a while",
+        "a gdb backtrace would keep a crashed engine and its memory alive for a while",
     )
     visible = card_variables(gpus) if cuda else {}
     return {"GGML_NO_BACKTRACE": backtrace, **visible, **typed_variables(config)}
@@ -226,7 +225,7 @@ def _warnings(
         yield "[policy] gpu_memory_utilization has no effect on a plan without a card"
     for typed in words:
         if not typed.name:
-            yield f'"{typed.value}" in [engine] extra_args belongs to no option: remove it'
+            yield f'"{typed.value}" in [engine] extra_args does not belong to any option: remove it'
         elif inventory.engine.flags and typed.words[0] not in inventory.engine.flags:
             yield (
                 f"llama.cpp {inventory.engine.version} has no {typed.words[0]} and will refuse to"

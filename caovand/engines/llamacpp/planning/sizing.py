@@ -88,7 +88,9 @@ def settings(request: SizingInput, speculative: Mapping[str, Any]) -> dict[str, 
     sized, context = size(after_prompts, load)
     if prompts and not sized.fits:
         sized, context = size(request, load)
-        prompts = Setting(0, "policy", "MiB for earlier prompts: the model leaves no memory")
+        prompts = Setting(
+            0, "policy", "MiB for earlier prompts: the model leaves no memory for them"
+        )
     if micro.origin == "policy":
         for tokens in (batch.value, batch.value // 2):
             if tokens > micro.value:
@@ -122,7 +124,11 @@ def _worth_its_buffers(larger: PlacedLoad, sized: PlacedLoad, sizer: LoadSizer) 
     if sized.placement.experts_in_ram:
         quick = larger.seconds <= sized.seconds * sizing.NEARLY_FACTOR
         worth = quick and larger.load.context >= enough
-        return "experts in host memory are sent to the card once for each of these" if worth else ""
+        return (
+            "experts in host memory are sent to the card once per batch of this size"
+            if worth
+            else ""
+        )
     if not (sized.whole and larger.whole and sized.placement.layers):
         return ""
     if larger.load.keys != sized.load.keys:
@@ -130,7 +136,7 @@ def _worth_its_buffers(larger: PlacedLoad, sized: PlacedLoad, sizer: LoadSizer) 
     kept = context if context == limit else max(enough, MIN_CONTEXT_LEFT * context)
     if larger.load.context < kept:
         return ""
-    return "the cards have room for the compute buffers, and read prompts faster"
+    return "the cards have room for the compute buffers, which speeds up prompts"
 
 
 def _choose_slots(request: SizingInput) -> Setting:
@@ -144,7 +150,7 @@ def _choose_cache_types(request: SizingInput) -> tuple[Setting, Setting]:
     typed, verbatim = request.config.policy.kv_cache_dtype, request.verbatim
     known = dict(request.inventory.engine.choices).get("--cache-type-k", tuple(CACHE_TYPES))
     if typed in (None, "auto"):
-        kind = Setting("f16", "policy", "half precision is the default of llama.cpp")
+        kind = Setting("f16", "policy", "half precision is llama.cpp's default")
     elif typed in known:
         kind = Setting(typed, "user", "[policy] kv_cache_dtype")
     else:
@@ -175,8 +181,8 @@ def _choose_batches(request: SizingInput) -> tuple[Setting, Setting]:
         batch = Setting(
             steps.max_on_cpu(inventory.model, inventory.host),
             "policy",
-            f"a step takes at most about {steps.STEP_S:g} s on {inventory.host.cpus} cores, and"
-            " llama-server answers nothing until it is done",
+            f"a step takes at most about {steps.STEP_S:g} s on {inventory.host.cpus} cores, and "
+            "llama-server does not answer until it is done",
         )
     micro = count(verbatim.get("ubatch_size")) or min(batch.value, steps.ON_CARDS)
     reason = "larger ones need larger compute buffers"
@@ -187,7 +193,7 @@ def _choose_sharing(load: GgufLoad) -> dict[str, Setting]:
     """One cache for all slots, if the load has one."""
     if not load.shared or load.slots == 1:
         return {}
-    reason = f"one request may use the whole cache, which {load.slots} at once share"
+    reason = f"one request can use the whole cache, which {load.slots} concurrent requests share"
     return {SHARED: Setting(True, "policy", reason)}
 
 
@@ -232,7 +238,7 @@ def _on_cards(request: SizingInput, sized: PlacedLoad) -> dict[str, Setting]:
     placement = sized.placement
     filled = min(sized.load.filled, sized.load.context)
     generates = texts.task_of(request.inventory.model, request.verbatim) == "generate"
-    reason = "every layer fits on the cards" if sized.whole else "as many as the cards hold"
+    reason = "every layer fits on the cards" if sized.whole else "as many as fit on the cards"
     if sized.fits and sized.seconds and generates:
         tokens_s = 1 / sized.seconds
         reason += f", modelled {tokens_s:.{0 if tokens_s >= 10 else 1}f} tokens/s"
@@ -241,10 +247,10 @@ def _on_cards(request: SizingInput, sized: PlacedLoad) -> dict[str, Setting]:
     options = {"gpu_layers": Setting(placement.layers, "policy", reason)}
     if len(request.gpus) > 1:
         split = ",".join(map(str, placement.on_cards)) if placement.layers else "1"
-        options["split_mode"] = Setting("layer", "policy", "cards of any size take whole layers")
-        options["tensor_split"] = Setting(
-            split, "policy", "layers on each card, by its free memory"
+        options["split_mode"] = Setting(
+            "layer", "policy", "cards of different sizes get whole layers"
         )
+        options["tensor_split"] = Setting(split, "policy", "layers per card, by free memory")
     if placement.experts_in_ram:
         options[EXPERTS_IN_RAM] = Setting(
             placement.experts_in_ram,

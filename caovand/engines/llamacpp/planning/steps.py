@@ -1,4 +1,4 @@
-"""The tokens that a step may process: llama-server answers nothing until the step is done."""
+"""The tokens that a step may process: llama-server does not answer until the step is done."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def settings(task: ModelTask) -> dict[str, Setting]:
         return {}
     reason = f"the model's task is {TITLES[task]}"
     return {
-        "speculative_config": Setting(None, "policy", f"{reason}, and generates nothing"),
+        "speculative_config": Setting(None, "policy", f"{reason}, which generates no text"),
         SWITCHES[task]: Setting(True, "policy", reason),
     }
 
@@ -40,4 +40,6 @@ def step(config: Config, model: ModelCard, verbatim: Mapping[str, Any]) -> Setti
         return None
     typed = count(verbatim.get(CONTEXT)) or config.model.max_model_len
     longest = typed or min(model.max_model_len or MAX_TEXT, MAX_TEXT)
-    return Setting(longest, "policy", "a text is read in one step; [model] max_model_len sets it")
+    return Setting(
+        longest, "policy", "one step reads a whole text; [model] max_model_len sets its limit"
+    )

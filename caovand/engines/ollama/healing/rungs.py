@@ -1,6 +1,6 @@
 """The ladder's rungs: each makes one change that leads to a more modest plan.
 
-All steps go one way, so each rung ends, and with the rungs the ladder.
+All steps go in one direction, so every rung runs out of steps, and so does the ladder.
 """
 
 from __future__ import annotations
@@ -68,5 +68,5 @@ RUNGS = (
     Rung("overhead", "leave more memory of each card free, so that fewer layers go there",
          "gpu_memory_utilization", (OVERHEAD,), _raise_overhead),
     Rung("flash-off", "compute attention step by step", "", (FLASH, CACHE_TYPE), _flash_off),
-    Rung("processor", "use no card", "", (CARDS,), _use_cpu),
+    Rung("processor", "run on the CPU", "", (CARDS,), _use_cpu),
 )  # fmt: skip

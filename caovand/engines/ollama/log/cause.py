@@ -108,13 +108,13 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
             continue
         match = first(SIGNATURES, message)
         if match is not None and match[0].failure == "network" and served:
-            continue  # a client's pull, which ends no server
+            continue  # a client's pull, which does not stop the server
         if match is not None and match[0].id == _PULL_ENDED and not pulling:
             continue
         if match is not None and match[0].id == _CACHE:
             while hits and hits[-1].row.id in _ALLOCATIONS and index - hits[-1].index <= _NEAR:
                 hits.pop()
-        # Of a text that is printed again and again the first counts; a log may have a million.
+        # Of a text printed again and again, the first counts; a log can have a million.
         if match is not None and not (hits and hits[-1].row is match[0]):
             hits.append(Hit(index, message, shown or phase, *match))
     return unless_explained(hits), announced

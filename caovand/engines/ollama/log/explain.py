@@ -1,4 +1,4 @@
-"""Explain a complete log of Ollama after the fact: phases, figures, the failure, advice."""
+"""Explain a complete log of Ollama after the fact: phases, values, the failure, advice."""
 
 from __future__ import annotations
 

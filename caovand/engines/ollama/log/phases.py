@@ -58,7 +58,7 @@ _UNITS = {"B": 1 / (1 << 20), "KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0, "TiB":
 
 
 def read(line: str) -> tuple[LogMark | None, Mapping[str, Figure]]:
-    """The start mark in a line, None if there is none, and the line's figures by name."""
+    """The start mark in a line, None if there is none, and the line's values by name."""
     parts = take_apart(line)
     if not parts.level:
         raw = find_row(_RAW_ROWS, line)

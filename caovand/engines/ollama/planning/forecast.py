@@ -27,10 +27,10 @@ def cards_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def sizer_of(inventory: Inventory, gpus: tuple[Gpu, ...], overhead: int, name: str) -> LoadSizer:
-    """The sizer for the memory of each card that Ollama may use, and the workload of this name.
+    """The sizer for the memory of each card that Ollama may use, and for the workload of this name.
 
-    `overhead` are the bytes left free on each card; of unified memory the host's part is among
-    them.
+    `overhead` are the bytes left free on each card; with unified memory they include the host's
+    part.
     """
     kept = overhead + (MINIMUM_MIB - CONTEXT_MIB) * MIB
     budgets = [

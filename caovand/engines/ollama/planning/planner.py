@@ -40,19 +40,19 @@ USED = frozenset({
 """The keys that default to "auto" and that this planner reads."""
 UNUSED = {
     "dtype": "the file determines its compute types",
-    "cuda_graphs": "Ollama itself decides about graphs",
-    "mtp": "Ollama itself decides about drafting",
-    "max_num_batched_tokens": "only a Modelfile or a request sets a batch",
-    "tensor_parallel_size": "Ollama uses as many of the cards as a model needs",
-    "tool_call_parser": "tool calls are read by the model's template",
-    "reasoning_parser": "reasoning is read by the model's template",
+    "cuda_graphs": "Ollama decides whether to use CUDA graphs",
+    "mtp": "Ollama decides whether to draft",
+    "max_num_batched_tokens": "only a Modelfile or a request can set the batch size",
+    "tensor_parallel_size": "Ollama uses as many cards as a model needs",
+    "tool_call_parser": "Ollama derives the tool-call format from the model's template",
+    "reasoning_parser": "Ollama derives the reasoning format from the model's template",
     "chat_template": "the template is part of the model",
     "revision": "a tag is part of the name",
 }
 """Why other keys have no effect here."""
 UNCOUNTED = (
-    "Ollama reports no counters: a model's runner that hangs is found only by test completions; set"
-    " [watch] idle_probe_s, and confirm_s to more than your longest answer takes"
+    "Ollama reports no counters: only test completions can detect a hung runner; set [watch] "
+    "idle_probe_s, and confirm_s to more than your longest answer takes"
 )
 
 
@@ -75,7 +75,9 @@ def make_plan(
     load, context, cache, slots = _size_load(config, sizer, typed)
     settings = {
         **address(config),
-        "served_model_name": Setting(config.model.path, "user", "Ollama serves it by its own name"),
+        "served_model_name": Setting(
+            config.model.path, "user", "Ollama serves a model under its own name"
+        ),
         variables.CONTEXT: context,
     }
     env = {
@@ -86,12 +88,12 @@ def make_plan(
         variables.KEEP_ALIVE: Setting("-1", "policy", "the model stays loaded"),
         variables.FLASH: Setting(
             "1" if load.flash else "0", "policy",
-            "attention in one pass needs less memory, and a quantised cache needs it",
+            "flash attention uses less memory, and a quantised cache requires it",
         ),
         variables.CACHE_TYPE: cache,
         variables.LOADED: Setting("1", "policy", "the plan assumes that no other model is loaded"),
-        variables.NO_PRUNE: Setting("1", "policy", "files of an interrupted download are kept"),
-        variables.LOAD_TIMEOUT: Setting("10m", "policy", "as long as a completion may take here"),
+        variables.NO_PRUNE: Setting("1", "policy", "keeps the files of an interrupted download"),
+        variables.LOAD_TIMEOUT: Setting("10m", "policy", "time that one completion may take"),
         **overhead,
         **(card_variables(gpus, variables.NO_CARD) if inventory.engine.build == "cuda" else {}),
         **typed_variables(config),
@@ -119,14 +121,14 @@ def _refuse_unsupported(config: Config) -> None:
         )
     if config.server.api_key_file:
         raise Unplannable(
-            "cannot ask for an API key with Ollama: its server checks none; remove [server]"
-            " api_key_file, and put a proxy that checks a key in front of it"
+            "cannot require an API key with Ollama: its server does not check keys; remove "
+            "[server] api_key_file, and put a proxy that checks keys in front of it"
         )
     if config.model.served_name not in (None, name):
         served = config.model.served_name
         raise Unplannable(
-            f"cannot serve {name} as {served}: Ollama serves a model by its own name; run `ollama"
-            f" cp {name} {served}` and set [model] path to the new name"
+            f"cannot serve {name} as {served}: Ollama serves a model under its own name; run "
+            f"`ollama cp {name} {served}` and set [model] path to the new name"
         )
     for variable, key in (
         (command.HOST, "[server] host and port"),
@@ -154,7 +156,7 @@ def _choose_overhead(
         return {}
     if share is None:
         reserve = max(host_reserve_mib(gpu.total_mib) if gpu.unified else 0 for gpu in gpus) << 20
-        reason = "bytes of the unified memory left for the host, which would hang without them"
+        reason = "bytes of unified memory left for the host, which would hang without them"
         return {variables.OVERHEAD: Setting(str(reserve), "policy", reason)} if reserve else {}
     left = max(int(gpu.total_mib * (1 - share)) for gpu in gpus) << 20
     return {variables.OVERHEAD: Setting(str(left), "user", "[policy] gpu_memory_utilization")}
@@ -192,8 +194,8 @@ def _why_context(config: Config, sizer: LoadSizer, sized: PlacedLoad, parallel: 
         alone = sizer.find_longest(replace(load, slots=1))
         if alone.fits and alone.whole and alone.load.context > load.context:
             reason += (
-                f" for {load.slots} requests at once; one alone would have {alone.load.context}"
-                " ([policy] max_num_seqs = 1)"
+                f" for {load.slots} requests at once; a single request could have "
+                f"{alone.load.context} ([policy] max_num_seqs = 1)"
             )
     return reason
 
@@ -236,13 +238,13 @@ def _warnings(
     if not config.watch.idle_probe_s:
         yield UNCOUNTED
     if inventory.gpus and not gpus:
-        yield "no card is used: Ollama has no CUDA libraries here, or the cards are too old"
+        yield "no card is used: this Ollama has no CUDA libraries, or the cards are too old"
     yield from idle_keys(config, USED, UNUSED, "Ollama")
     if variables.text(plan, variables.CACHE_TYPE) != "f16" and not variables.has_flash(plan):
         yield "without flash attention Ollama keeps the cache in half precision"
     yield from exposure_warnings(
         config,
-        "Ollama checks no API key",
+        "Ollama does not check API keys",
         'set host = "127.0.0.1"',
         risk="can use it, and download and delete models",
     )

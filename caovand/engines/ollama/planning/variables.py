@@ -27,7 +27,7 @@ def text(plan: Plan, name: str) -> str:
 
 
 def has_flash(plan: Plan) -> bool:
-    """Whether attention runs in one pass."""
+    """Whether attention runs in one pass (flash attention)."""
     return text(plan, FLASH) not in OFF
 
 

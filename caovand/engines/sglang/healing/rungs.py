@@ -1,6 +1,6 @@
 """The ladder's rungs: each makes one change that leads to a more modest plan.
 
-All steps go one way, so each rung ends, and with the rungs the ladder.
+All steps go in one direction, so every rung runs out of steps, and so does the ladder.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ HAS_EIGHT_BITS = frozenset({"sm89", "sm90", "sm100", "sm103", "sm120", "sm121"})
 
 
 def _fewer_requests(plan: Plan, finding: Finding) -> RungStep | None:
-    # SGLang refuses a group of cards that serves none.
+    # SGLang refuses a group of cards that serves no request.
     return halve(plan, REQUESTS, attention_groups(plan.value), "requests at once")
 
 
 def _smaller_step(plan: Plan, finding: Finding) -> RungStep | None:
-    return halve(plan, STEP, MIN_STEP, "tokens of a step")
+    return halve(plan, STEP, MIN_STEP, "tokens per step")
 
 
 def _lower_share(plan: Plan, finding: Finding) -> RungStep | None:
@@ -50,9 +50,9 @@ def _lower_share(plan: Plan, finding: Finding) -> RungStep | None:
 
 
 def _trade_step_for_cache(plan: Plan, finding: Finding) -> RungStep | None:
-    """Halve the tokens of a step, and give a third of their memory outside the share to the cache.
+    """Halve the tokens per step, and give a third of their memory outside the share to the cache.
 
-    Only this rung raises the share; it ends when the tokens of a step can shrink no more.
+    Only this rung raises the share; it ends when the tokens per step can shrink no more.
     """
     smaller = _smaller_step(plan, finding)
     now = plan.value(SHARE)
@@ -100,14 +100,14 @@ def _replicas_off(plan: Plan, finding: Finding) -> RungStep | None:
 
 
 RUNGS = (
-    Rung("share", "use a smaller share of memory for weights and cache", "gpu_memory_utilization",
+    Rung("share", "reserve less memory for weights and cache", "gpu_memory_utilization",
          (SHARE,), _lower_share),
-    Rung("fill", "process fewer tokens a step and give the freed memory to the cache",
+    Rung("fill", "process fewer tokens per step and give the freed memory to the cache",
          "max_num_batched_tokens", (STEP, SHARE), _trade_step_for_cache),
     Rung("requests", "serve fewer requests at once", "max_num_seqs", (REQUESTS,), _fewer_requests),
     Rung("context", "shorten the context", "max_model_len", (CONTEXT,), context_step(CONTEXT)),
     Rung("cache", "keep the cache in eight bits", "kv_cache_dtype", (CACHE_TYPE,), _quantise_cache),
-    Rung("step", "process fewer tokens a step", "max_num_batched_tokens", (STEP,), _smaller_step),
+    Rung("step", "process fewer tokens per step", "max_num_batched_tokens", (STEP,), _smaller_step),
     Rung("graphs-off", "run without CUDA graphs", "cuda_graphs",
          (DECODE_GRAPHS, PREFILL_GRAPHS), _graphs_off),
     Rung("draft-off", "draft nothing", "mtp", (DRAFTING, "speculative_algorithm"),

@@ -1,4 +1,4 @@
-"""Read the output of SGLang: phases, figures, causes.
+"""Read the output of SGLang: phases, values, causes.
 
 `engines/common/logs` describes the path from a line to a cause.
 """

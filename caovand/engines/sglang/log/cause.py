@@ -87,7 +87,7 @@ _IGNORED = re.compile(
     r"Ignore import error when loading sglang\.(?:\w{1,40}\.){0,4}(?P<model>\w{1,60})[:.] "
     r"(?P<reason>.{3,1000})"
 )
-"""Why the code of a model could not be imported; SGLang then does not know its architecture."""
+"""Why the code of a model could not be imported; SGLang then rejects its architecture."""
 _SHARED_LETTERS = 4
 """Letters in which a module of sglang/srt/models and its architectures agree: deepseek_v2.py has
 DeepseekV3ForCausalLM."""
@@ -233,7 +233,7 @@ def _by_caller(evidence: _Evidence) -> Match | None:
 
 
 def _by_source(evidence: _Evidence) -> Match | None:
-    """The figure that SGLang computes from the card's memory in the line of code printed before."""
+    """The value that SGLang computes from the card's memory in the line of code printed before."""
     if not evidence.trace.sets_defaults:
         return None
     source = next(reversed(evidence.lines[max(evidence.index - 2, 0) : evidence.index]), "")

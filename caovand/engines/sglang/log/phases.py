@@ -60,7 +60,7 @@ _BARS = (
 
 
 def read(line: str) -> tuple[LogMark | None, Mapping[str, Figure]]:
-    """The start mark in a line, None if there is none, and the line's figures by name."""
+    """The start mark in a line, None if there is none, and the line's values by name."""
     parts = take_apart(line)
     if parts.at_s is None:
         return _read_bar(parts.message[:MAX_LINE]), {}

@@ -153,9 +153,9 @@ MISFIT = signature("sglang.model.misfit", "generic", "model-missing",
     SERVED)  # fmt: skip
 """An exception without its own row, in code that reads weights."""
 NO_FIGURE = signature("sglang.figure", "cause", "bad-arguments", r"'NoneType'")
-"""A comparison with the card's memory, which SGLang does not know."""
+"""A comparison with the card's memory, which SGLang could not read."""
 UNSERVED = signature("sglang.unserved", "consequence", "engine-died", r"Connection refused")
-"""The server's own first request, which found no server: that ended before."""
+"""The server's own first request, which found no server: it had exited before."""
 NO_SIZES = signature("sglang.drafts.sizes", "cause", "bad-arguments", r"'NoneType'")
 """A comparison with how much to draft, which nobody set."""
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}

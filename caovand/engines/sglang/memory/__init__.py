@@ -1,1 +1,1 @@
-"""The memory that SGLang will take."""
+"""The memory that SGLang will use."""

@@ -164,12 +164,12 @@ def _lack(
     free_gib, gib = measured_mib(gpus) / 1024, weights_bytes(model, load) / 2**30
     share = f"a share of {load.share:g} of {free_gib:.2f} GiB"
     if gib * 1024 > measured_mib(gpus) * load.share:
-        return f"{gib:.2f} GiB of weights are more than {share}"
+        return f"{gib:.2f} GiB of weights exceed {share}"
     if not tokens:
         what = "recurrent states and a cache" if model.hybrid else "a cache"
         return f"{gib:.2f} GiB of weights leave no room for {what} in {share}"
     if tokens < load.context:
         return f"the cache holds {tokens} tokens, fewer than the context of {load.context}"
     if missing_mib > TOLERANCE_MIB:
-        return f"{share} leaves {missing_mib / 1024:.2f} GiB too little for its steps"
+        return f"{share} leaves {missing_mib / 1024:.2f} GiB too little for the engine's steps"
     return ""

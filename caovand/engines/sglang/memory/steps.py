@@ -3,7 +3,7 @@ itself.
 
 `--mem-fraction-static` is the fraction of the memory free at the start that weights and cache get.
 SGLang's own rule (memory_hook.py) leaves 1.5 MiB for each token of a step, whatever the model: 3 to
-7 GiB on cards of 12 to 48 GiB. `steps_mib` counts what the model's tensors take.
+7 GiB on cards of 12 to 48 GiB. `steps_mib` counts what the model's tensors need.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from caovand.core.units import MIB
 from caovand.engines.sglang.memory.load import SglangLoad
 
 CONTEXT_MIB = 512
-"""Memory that CUDA and NCCL take before SGLang measures free memory."""
+"""Memory that CUDA and NCCL allocate before SGLang measures free memory."""
 STEPS, MAX_STEP = {20: 2048, 35: 4096, 60: 4096, 160: 8192}, 16384
 """Tokens of a step for cards of up to so many GiB, and for larger ones."""
 MAX_GRAPH = 512
@@ -55,7 +55,7 @@ def usual_step(gpus: Sequence[Gpu]) -> int:
 
 
 def steps_mib(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) -> float:
-    """Memory that steps of this model take outside the share."""
+    """Memory that this model's steps need outside the share."""
     activations = MARGIN * load.step * _token_elements(model, load) * load.activation / MIB
     sampled = load.requests * (1 + load.depth)
     logits = SAMPLING_COPIES * 4 * sampled * model.vocab_size / MIB

@@ -28,8 +28,8 @@ def choose(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     gpus = choose_cards(config, inventory)
     if engine.build == "cpu" or not gpus:
         raise Unplannable(
-            "cannot plan SGLang without a card: caovan runs its CUDA build only; set [engine] kind"
-            ' = "vllm", which has a CPU build'
+            "cannot plan SGLang without a card: caovan runs only its CUDA build; set [engine] "
+            'kind = "vllm", which has a CPU build'
         )
     able = tuple(gpu for gpu in gpus if has_kernels(engine, gpu))
     if not able or (listed is not None and len(able) < len(gpus)):
@@ -52,7 +52,7 @@ def refusal(gpu: Gpu) -> Problem:
         return Problem(cannot, fact, 'set [engine] kind = "ollama"')
     return Problem(
         cannot,
-        f"its kernel library (sglang-kernel) has no code for compute capability {major}.{minor}",
+        f"its kernel library (sglang-kernel) has no kernels for compute capability {major}.{minor}",
         'set [engine] kind = "vllm", which supports this card',
     )
 
@@ -74,7 +74,7 @@ def why_indivisible(model: ModelCard, size: int) -> str:
 def uneven_cut(model: ModelCard, size: int) -> str:
     """Why an MLP or expert cannot be cut over `size` cards; empty if it can.
 
-    A card's part must consist of whole groups or blocks of weights with one scale: SGLang ends at
+    A card's part must consist of whole groups or blocks of weights with one scale: SGLang exits at
     the first part that does not.
     """
     part, width = ("experts", model.expert_size) if model.experts else ("MLP", 0)
@@ -88,7 +88,7 @@ def uneven_cut(model: ModelCard, size: int) -> str:
 def whole_experts(model: ModelCard, ranks: int) -> Setting | None:
     """The setting that keeps experts whole if they cannot be cut; None if they can."""
     uneven = uneven_cut(model, ranks) if model.experts else ""
-    return Setting(ranks, "policy", f"whole experts on each card: {uneven}") if uneven else None
+    return Setting(ranks, "policy", f"each card holds whole experts: {uneven}") if uneven else None
 
 
 def in_groups(inventory: Inventory, gpus: Sequence[Gpu], ranks: int) -> dict[str, Setting]:
@@ -102,14 +102,17 @@ def in_groups(inventory: Inventory, gpus: Sequence[Gpu], ranks: int) -> dict[str
         return {}
     if not all_linked(gpus):
         return {}
-    reason = "a batch: each card caches its own requests; otherwise all would hold the same"
+    reason = (
+        "for batch workloads: each card caches its own requests; otherwise all would cache the "
+        "same ones"
+    )
     if option(ATTENTION_GROUPS) in flags:
         return {ATTENTION_GROUPS: Setting(ranks, "policy", reason)}
     if flags and option(GROUPED) not in flags:
         return {}
     return {
         REPLICAS: Setting(ranks, "policy", reason),
-        GROUPED: Setting(True, "policy", "attention alone has replicas, not the whole model"),
+        GROUPED: Setting(True, "policy", "only attention has replicas, not the whole model"),
     }
 
 
@@ -119,7 +122,7 @@ def stated_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> S
     if most is not None:
         unfit = why_indivisible(model, most)
         if most > len(gpus) or unfit:
-            fact = f"there are {len(gpus)} cards" if most > len(gpus) else unfit
+            fact = f"the machine has {len(gpus)} cards" if most > len(gpus) else unfit
             raise Unplannable(
                 f"cannot split the model over {most} cards: {fact}; set [policy]"
                 " tensor_parallel_size to a number that fits"

@@ -37,7 +37,7 @@ def speculative_config(
 ) -> Setting:
     """The drafting method and its depth; no value without drafting."""
     if any(name in typed for name in TYPED):
-        return Setting(None, "user", "drafting is set by options passed verbatim")
+        return Setting(None, "user", "verbatim options control drafting")
     depth, setting = drafting.depth(config, mode or config.policy.mode, environ)
     if not depth:
         return setting
@@ -48,7 +48,7 @@ def speculative_config(
                 " --speculative-algorithm EAGLE3 and --speculative-draft-model-path in [engine]"
                 " extra_args"
             )
-        return Setting(None, "policy", "the model has no MTP head, so nothing is drafted")
+        return Setting(None, "policy", "the model has no MTP head, so drafting is off")
     if setting.origin == "policy" and has_few_active(inventory.model):
         depth, reason = 1, f"drafting 1 token: {drafting.contested(inventory.model)}"
         setting = replace(setting, reason=reason)

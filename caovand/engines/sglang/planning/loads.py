@@ -36,8 +36,9 @@ longer, and the fraction of the model's own limit that it must reach."""
 ROUNDING_MIB = 768
 """Memory in which a layer exists in both types while its weights are quantised."""
 FAR_MORE = 1.25
-"""The factor by which twice as many cards must finish more requests a second if NVLink does not
-join them."""
+"""The factor by which twice as many cards must finish more requests per second if NVLink does not
+connect them.
+"""
 MIN_GAIN = 1.1
 """The factor by which a load must hold more tokens to be worth its losses."""
 NATIVE = "fp8_e4m3"
@@ -82,7 +83,7 @@ class SizingInput:
         return float(share) if isinstance(share, (int, float)) else None
 
     def requests_a_second(self, load: SglangLoad, tokens: int) -> float:
-        """Modelled requests a second with a cache of so many tokens."""
+        """Modelled requests per second with a cache of so many tokens."""
         return requests_a_second(self.model, load, tokens, self.gpus, self.workload)
 
 
@@ -98,8 +99,9 @@ class LoadChoice:
     requests: int
     share: Callable[[SglangLoad], float]
     gain: float = 0.0
-    """The factor by which it finishes more requests a second than fewer cards; 0 if fewer have no
-    room."""
+    """The factor by which it finishes more requests per second than fewer cards; 0 if fewer have no
+    room.
+    """
     replicas: int = 1
 
 
@@ -160,7 +162,7 @@ def attend_in_groups(request: SizingInput, sized: LoadChoice) -> LoadChoice:
     whole, model = sized.load, request.model
     stated = request.config.policy.max_num_seqs or count(request.typed.get(REQUESTS))
     if stated and stated < whole.ranks:
-        return sized  # SGLang refuses a card that serves none
+        return sized  # SGLang refuses a card that serves no request
     requests = ceil(stated / whole.ranks) if stated else whole.requests
     load = replace(whole, attention_groups=whole.ranks, requests=requests)
     apart = _first_worth(_levels(replace(request, old=False), load, smaller_cache=False))
@@ -300,7 +302,9 @@ def _holding(
 
 
 def _first_worth(levels: Iterator[tuple[LoadChoice, int]]) -> LoadChoice:
-    """The first load with enough tokens; else the one that holds the most, or the leanest."""
+    """The first load with enough tokens; else the one that holds the most, or uses the least
+    memory.
+    """
     best: LoadChoice | None = None
     for sized, enough in levels:
         if sized.tokens >= enough and sized.requests:

@@ -48,8 +48,8 @@ USED = frozenset({
 })  # fmt: skip
 """The keys that default to "auto" and that this planner reads."""
 UNUSED = {
-    "activations": "it chooses the kernels of quantised weights itself",
-    "lm_head": "caovan's kernels are vLLM's",
+    "activations": "SGLang chooses the kernels for quantised weights",
+    "lm_head": "caovan's kernels are for vLLM",
     "revision": "the model is a folder on this machine",
 }
 """Why other keys have no effect here."""
@@ -59,8 +59,8 @@ it then has."""
 FREE_OF_OTHERS_MIB = 512
 """Memory of a card that the driver keeps while no program uses it."""
 NEVER_RUN = (
-    "no card older than compute capability 8.0 ever ran SGLang under caovan, and its wheels have no"
-    ' kernels for one; [engine] kind = "vllm" supports it'
+    "SGLang has never been tested under caovan on cards older than compute capability 8.0, and "
+    'its wheels have no kernels for them; [engine] kind = "vllm" supports them'
 )
 
 
@@ -121,14 +121,14 @@ def _refuse_unsupported(config: Config, inventory: Inventory, typed: Mapping[str
     """Refuse requests that SGLang cannot meet."""
     if inventory.model.gguf is not None:
         raise Unplannable(
-            f"cannot serve {inventory.model.path} with SGLang: it is in GGUF files; set [engine]"
-            ' kind = "llamacpp"'
+            f"cannot serve {inventory.model.path} with SGLang: it is a GGUF file; set [engine] "
+            'kind = "llamacpp"'
         )
     if config.server.api_key_file:
         raise Unplannable(
-            "cannot ask for the key of [server] api_key_file with SGLang: it accepts a key only on "
-            "its command line, which every user of this machine can read; put a proxy that checks "
-            "keys in front of it"
+            "cannot require the key in [server] api_key_file with SGLang: it accepts a key only "
+            "on its command line, which every user of this machine can read; put a proxy that "
+            "checks keys in front of it"
         )
     for name, key in (
         ("config", "[engine] extra_args themselves"), ("host", "[server] host"),
@@ -172,9 +172,11 @@ def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
         ),
         "enable_metrics": Setting(True, "policy", "caovan watches its counters for progress"),
         "watchdog_timeout": Setting(
-            max(round(patience), 300), "policy", "caovan finds a hang first, and keeps its evidence"
+            max(round(patience), 300),
+            "policy",
+            "caovan detects a hang first and keeps its evidence",
         ),
-        "log_level_http": Setting("warning", "policy", "the log has no line for each request"),
+        "log_level_http": Setting("warning", "policy", "keeps a line per request out of the log"),
     }
     settings |= chat_parsers.settings(config, inventory)
     optional: tuple[tuple[str, Any, str], ...] = (
@@ -194,7 +196,9 @@ def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
     if old:
         reason = "Triton compiles its kernels for cards before compute capability 8.0"
         kernels[ATTENTION] = Setting("triton", "policy", reason)
-        kernels["sampling_backend"] = Setting("pytorch", "policy", "it needs no compiled kernels")
+        kernels["sampling_backend"] = Setting(
+            "pytorch", "policy", "Triton needs no compiled kernels"
+        )
     graphs = config.policy.cuda_graphs
     graphs_off = Setting(options.GRAPHS_OFF, "user", "[policy] cuda_graphs")
     if graphs == "none":
@@ -203,8 +207,8 @@ def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
         kernels[options.PREFILL_GRAPHS] = graphs_off
     elif graphs is not None:
         raise Unplannable(
-            f'cannot use [policy] cuda_graphs "{graphs}" with SGLang: use none or full_decode_only,'
-            " or remove the key for its own choice"
+            f'cannot use [policy] cuda_graphs "{graphs}" with SGLang: use none or '
+            "full_decode_only, or remove the key to let SGLang choose"
         )
     return kernels
 
@@ -228,10 +232,11 @@ def _environment(
     }
     if groups > 1:
         ours[EXPANDED] = Setting(
-            EXPANDED_TOKENS // groups, "policy",
-            "each card expands the cached keys and values of all heads, so for fewer tokens at "
-            "once",
-        )  # fmt: skip
+            EXPANDED_TOKENS // groups,
+            "policy",
+            "each card expands the cached keys and values of all heads, so it handles fewer "
+            "tokens at once",
+        )
     typed = typed_variables(config)
     if engine.cuda_home and "CUDA_PATH" not in typed:
         reason = "the engine's own compiler, for the CUDA version of its torch"
@@ -255,8 +260,8 @@ def _check_options(plan: Plan, inventory: Inventory) -> None:
         known = choices.get(option)
         if known and not isinstance(value, (list, bool)) and str(value) not in known:
             raise Unplannable(
-                f'cannot use {option} "{value}" ({setting.reason}): SGLang {engine.version} takes'
-                f" only {', '.join(known)}"
+                f'cannot use {option} "{value}" ({setting.reason}): SGLang {engine.version} '
+                f"accepts only {', '.join(known)}"
             )
 
 
@@ -273,9 +278,9 @@ def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
         name, ranks = inventory.model.path.rstrip("/").rpartition("/")[2], plan.value(RANKS)
         cards = "one card" if ranks == 1 else f"{ranks} cards"
         raise Unplannable(
-            f"cannot serve {name} with SGLang on {cards}: {memory.lack};"
-            f" {_leaner_engine(memory, alone)}use a checkpoint quantised to fewer bits, or a GGUF"
-            ' file of it ([engine] kind = "llamacpp"), part of which may stay in host memory'
+            f"cannot serve {name} with SGLang on {cards}: {memory.lack}; "
+            f"{_leaner_engine(memory, alone)}use a checkpoint quantised to fewer bits, or a GGUF "
+            'version ([engine] kind = "llamacpp"), part of which can stay in host memory'
         )
 
 
@@ -284,7 +289,7 @@ def _leaner_engine(memory: MemoryEstimate, gpus: Sequence[Gpu]) -> str:
     smallest = min(gpu.free_mib for gpu in gpus)
     if memory.weights_mib > max(FOR_WEIGHTS * smallest, smallest - WEIGHTS_MARGIN_MIB):
         return ""
-    return 'set [engine] kind = "vllm", which takes less memory for steps, or '
+    return 'set [engine] kind = "vllm", which uses less memory for steps, or '
 
 
 def _removal_remedy(setting: Setting, *, verbatim: bool) -> str:
@@ -321,10 +326,10 @@ def _warnings(
         )
     if memory.fits and (served := served_at_once(plan, inventory)):
         yield (
-            f"SGLang will serve {served} requests at once instead of"
-            f" {plan.value(options.REQUESTS)}: each takes {SLOTS} recurrent states, and memory has"
-            f" room for no more; set [policy] max_num_seqs = {served}, or add"
-            f" {options.option(options.NO_PREFIXES)} to [engine] extra_args, and each takes one"
+            f"SGLang will serve {served} requests at once instead of "
+            f"{plan.value(options.REQUESTS)}: each needs {SLOTS} recurrent states, and memory "
+            f"has no room for more; set [policy] max_num_seqs = {served}, or add "
+            f"{options.option(options.NO_PREFIXES)} to [engine] extra_args, then each needs one"
         )
 
 

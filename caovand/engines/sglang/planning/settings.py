@@ -81,11 +81,15 @@ def _settings_of(
     }
     if load.graphs and not GRAPH_SIZES & typed.keys():
         reason = (
-            "the most requests at once: SGLang's own number would run larger steps without graphs"
+            "the maximum number of requests at once: SGLang's default would run larger steps "
+            "without graphs"
         )
         settings[MAX_GRAPH_OPTION] = Setting(min(load.requests, MAX_GRAPH), "policy", reason)
     if sized.replicas > 1:
-        reason = "a batch: each replica serves its own requests, and waits for no other's cards"
+        reason = (
+            "for batch workloads: each replica serves its own requests without waiting for the "
+            "others' cards"
+        )
         settings[REPLICAS] = Setting(sized.replicas, "policy", reason)
     return {**settings, **sized.grouped, **_pools(load, typed)}
 
@@ -113,10 +117,13 @@ def _pools(chosen: SglangLoad, typed: Mapping[str, Any]) -> dict[str, Setting]:
     own."""
     pools = {}
     if chosen.slots and SLOTS not in typed:
-        reason = "recurrent states, five for each request: SGLang's own number would cut the cache"
+        reason = "recurrent states, five per request: SGLang's default would shrink the cache"
         pools[SLOTS] = Setting(chosen.slots, "policy", reason)
     if not (chosen.prefixes or NO_PREFIXES in typed):
-        reason = "a batch: for prefixes each request takes five recurrent states, without them one"
+        reason = (
+            "for batch workloads: with a prefix cache each request needs five recurrent states, "
+            "without it one"
+        )
         pools[NO_PREFIXES] = Setting(True, "policy", reason)
     if chosen.rounded and QUANTIZATION not in typed:
         reason = "16-bit weights leave too little room: SGLang quantises them once they are loaded"
@@ -135,10 +142,10 @@ def _why_split(ranks: int, most: int, gain: float, gpus: tuple[Gpu, ...]) -> str
             f" they exchange data over PCIe {generation}.0 x{lanes}"
         )
     if ranks == most and ranks > 1:
-        return f"{ranks} cards: on fewer there is no room for weights and a long context"
+        return f"{ranks} cards: fewer have no room for the weights and a long context"
     return (
-        "the fewest cards with room for it: they are not linked by NVLink, and more would finish"
-        f" hardly more requests over PCIe {generation}.0 x{lanes}"
+        "the fewest cards with room for the model: they are not linked by NVLink, and more "
+        f"cards would finish hardly more requests over PCIe {generation}.0 x{lanes}"
     )
 
 
@@ -159,7 +166,7 @@ def _share(config: Config, model: ModelCard, chosen: SglangLoad, gpus: tuple[Gpu
     if chosen.share > usual_share(model, chosen, gpus):
         reason += " of this model; SGLang's default would reserve more and shrink the cache"
     host = max(map(of_the_host, gpus))
-    reason += f"; {host} MiB of it stay with the host (unified memory)" if host else ""
+    reason += f"; {host} MiB of it remain for the host (unified memory)" if host else ""
     return Setting(chosen.share, "policy", reason)
 
 
@@ -168,7 +175,7 @@ def _step(config: Config, chosen: SglangLoad, gpus: tuple[Gpu, ...]) -> Setting:
         return Setting(stated, "user", "[policy] max_num_batched_tokens")  # divided by SGLang
     if chosen.attention_groups > 1:
         each, groups = chosen.step, chosen.attention_groups
-        reason = f"SGLang divides it: {each} tokens for the requests of each of {groups} cards"
+        reason = f"SGLang divides it: {each} tokens for the requests on each of {groups} cards"
         return Setting(each * groups, "policy", reason)
     if chosen.step == usual_step(gpus):
         return Setting(chosen.step, "policy", "usual for cards of this size")
@@ -187,7 +194,7 @@ def _context(
         return Setting(stated, "user", "[model] max_model_len")
     if tokens is None:
         return Setting(
-            limit, "policy", "the model's own limit; what its cache holds is not modelled"
+            limit, "policy", "the model's own limit; the capacity of its cache is not modelled"
         )
     if tokens >= limit:
         return Setting(limit, "policy", "the model's own limit")

@@ -146,7 +146,7 @@ def _as_many_as_fit(
     workload's only if recurrent states allow no more."""
     workload, load = request.workload, sized.load
     if request.model.hybrid and 0 < sized.requests < requests.value:
-        reason = "as many as have room for their recurrent states and usual prompts"
+        reason = "as many as fit with their recurrent states and usual prompts"
         return sized, Setting(sized.requests, "policy", reason)
     each = workload.cached_tokens
     groups = load.attention_groups
@@ -188,7 +188,7 @@ def _with_single_states(
     single = loads.drop_prefixes(request, sized, stated)
     if single is sized or stated:
         return single, requests
-    reason = "as many as have room for a recurrent state and a usual prompt"
+    reason = "as many as fit with a recurrent state and a usual prompt"
     return single, Setting(single.load.requests * groups, "policy", reason)
 
 
@@ -208,7 +208,9 @@ def _cache_type(config: Config, typed: Mapping[str, Any], gpus: tuple[Gpu, ...])
         return Setting(typed[CACHE_TYPE], "user", "passed verbatim")
     if stated == "fp8":
         kind = loads.eight_bits(gpus)
-        return Setting(kind, "user", "[policy] kv_cache_dtype, in the format that these cards read")
+        return Setting(
+            kind, "user", "[policy] kv_cache_dtype, in the format that these cards support"
+        )
     if stated not in (None, "auto"):
         return Setting(stated, "user", "[policy] kv_cache_dtype")
     return Setting("auto", "policy", "the model's own type loses nothing")

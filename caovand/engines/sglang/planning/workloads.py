@@ -13,10 +13,10 @@ class Workload:
     """The requests that a load is sized for, and the contexts that are worth a sacrifice.
 
     `requests` are answered at once, further ones wait; drafts must leave room for `min_requests`.
-    In the model of speed `users` ask at once. For `sufficient_context` the weights may have fewer
-    bits. For `generous_context` another card is used although the cards are not linked, steps are
-    shorter, and the cache is quantised. `request_tokens` are those of a usual request, with room
-    for it to grow.
+    The speed model assumes `users` concurrent users. To reach `sufficient_context`, the weights may
+    use fewer bits. For `generous_context` another card is used although the cards are not linked,
+    steps are shorter, and the cache is quantised. `request_tokens` are those of a usual request,
+    with room for it to grow.
     """
 
     name: str

@@ -34,5 +34,5 @@ checkup = make_checkup(
     model.host_memory_checks,
     model.fit_checks,
     model.choice_checks,
-    caches=cache_checks("every start compiles again", min_mib=10 * 1024),
+    caches=cache_checks("every start has to compile again", min_mib=10 * 1024),
 )

@@ -29,7 +29,7 @@ def python_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 def wsl_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.host.wsl:
-        text = "this is WSL: pinned memory is limited and cards cannot reach each other directly"
+        text = "this is WSL: pinned memory is limited, and cards have no peer access"
         yield CheckResult(SYSTEM, "WARN", text, "use one card, or Linux without WSL")
 
 
@@ -37,7 +37,7 @@ def shared_memory_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     size, free = facts.host.shm_mib, facts.host.shm_free_mib
     if free is not None and free < FULL_SHM_MIB < size:
         text = f"/dev/shm is full: {free} of its {size} MiB are free"
-        fix = "find out what fills it (ls -lS /dev/shm), and remove what no running program uses"
+        fix = "find what fills it (ls -lS /dev/shm), and delete files that no running program uses"
         yield CheckResult(SYSTEM, "FAIL", text, fix)
     elif size < SMALL_SHM_MIB:
         text = f"/dev/shm has {size} MiB; workers and NCCL exchange data there"
@@ -49,14 +49,14 @@ def shared_memory_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 def open_file_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if 0 < facts.host.open_files < FEW_FILES:
-        text = f"only {facts.host.open_files} files may be open; each connection takes one"
+        text = f"only {facts.host.open_files} files can be open, and each connection uses one"
         yield CheckResult(SYSTEM, "WARN", text, "ulimit -n 65536, or LimitNOFILE=65536 in the unit")
 
 
 def card_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if not facts.gpus:
         if facts.wants_gpu:
-            text = "no NVIDIA GPU is visible, and the engine is built for CUDA"
+            text = "no NVIDIA GPU is visible, but the engine is built for CUDA"
             fix = "run `nvidia-smi`; check CUDA_VISIBLE_DEVICES; install the driver"
             yield CheckResult(GPUS, "FAIL", text, fix)
         return
@@ -73,7 +73,10 @@ def card_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
         else:
             yield CheckResult(GPUS, "PASS", f"{name}: {gpu.free_mib} of {gpu.total_mib} MiB free")
     if any(gpu.persistence is False for gpu in facts.gpus):
-        text = "persistence mode is off: the driver unloads between starts, which takes seconds"
+        text = (
+            "persistence mode is off: the driver unloads between starts and takes seconds to "
+            "load again"
+        )
         yield CheckResult(GPUS, "WARN", text, "sudo systemctl enable --now nvidia-persistenced")
 
 
@@ -93,9 +96,9 @@ def all_reduce_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     """
     if facts.all_reduce is None:
         return
-    result, name = facts.all_reduce, "sums over the plan's cards"
+    result, name = facts.all_reduce, "all-reduce over the plan's cards"
     if result.verdict == "right":
-        yield CheckResult(GPUS, "PASS", f"{name} were right when they were checked")
+        yield CheckResult(GPUS, "PASS", f"{name} was correct when it was checked")
     elif result.verdict == "unclear":
         fix = "see the daemon's log; delete all-reduce.json in its cache folder to check again"
         yield CheckResult(GPUS, "WARN", f"{name} could not be checked: {result.text}", fix)

@@ -11,7 +11,7 @@ from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.facts.shortfalls import cannot_map, more_swap
-from caovand.engines.vllm.planning.serving import lack_of_memory
+from caovand.engines.vllm.planning.loading import lack_of_memory
 
 
 def describe(model: ModelCard) -> str:
@@ -24,7 +24,7 @@ def describe(model: ModelCard) -> str:
 
 
 def access_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Check that the model is here, and that the service may read it."""
+    """Check that the model is here, and that the service can read it."""
     model = facts.model
     if model is None:
         return
@@ -34,7 +34,7 @@ def access_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
             f"sudo caovanctl model pull {model.path}, then set [model] path to its folder",
         )  # fmt: skip
     elif facts.unreadable:
-        text = f"user {facts.service_user} may not read {facts.unreadable}"
+        text = f"user {facts.service_user} cannot read {facts.unreadable}"
         yield CheckResult(MODEL, "FAIL", text, _grant_command(facts.unreadable, model.path))
 
 
@@ -57,7 +57,9 @@ def host_memory_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     elif lack:
         yield CheckResult(MEMORY, "WARN", lack.fact, lack.remedy)
     elif need > host.available_mib:
-        text = f"the checkpoint has {need} MiB, {host.available_mib} MiB of RAM are available"
+        text = (
+            f"the checkpoint has {need} MiB, but only {host.available_mib} MiB of RAM is available"
+        )
         yield CheckResult(MEMORY, "WARN", text, "stop other programs; loading will be slow")
     else:
         yield CheckResult(
@@ -73,12 +75,14 @@ def fit_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     for conflict in memory.conflicts:
         yield failed_check(MEMORY, conflict)
     if memory.fits is None:
-        text = f"nothing is forecast: {memory.reason}"
-        yield CheckResult(MEMORY, "WARN", text, "read the memory that vLLM logs when it starts")
+        text = f"no forecast: {memory.reason}"
+        yield CheckResult(
+            MEMORY, "WARN", text, "check the memory usage that vLLM logs at its start"
+        )
     if memory.conflicts or memory.fits is None:
         return
     have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
-    text = f"{have:.2f} GiB left for the cache, {need:.2f} GiB needed for one whole request"
+    text = f"{have:.2f} GiB left for the cache, {need:.2f} GiB needed for one full-length request"
     if memory.fits:
         yield CheckResult(MEMORY, "PASS", f"the model fits: {text}")
     else:
@@ -93,6 +97,6 @@ def choice_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.mtp is None or share is None:
         return
     tokens = "1 token" if facts.mtp == 1 else f"{facts.mtp} tokens"
-    drafts = f"MTP drafts {tokens}" if facts.mtp else "nothing is drafted (MTP 0)"
+    drafts = f"MTP drafts {tokens}" if facts.mtp else "drafting is off (MTP 0)"
     text = f"{drafts}, and gpu_memory_utilization is {share:g}"
-    yield CheckResult(PLAN, "PASS", f"{text}; `caovanctl plan` says why")
+    yield CheckResult(PLAN, "PASS", f"{text}; `caovanctl plan` gives the reasons")

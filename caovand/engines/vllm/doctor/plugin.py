@@ -45,11 +45,13 @@ def _gdn_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
         text = f"the kernels cannot be loaded: {engine.library_problem}"
         yield CheckResult(PLUGIN, "FAIL", text, WITH_LIBRARY)
     elif known.ok is False:
-        text = f"the GDN interface of vLLM {engine.version} is unknown ({known.reason})"
+        text = f"the GDN interface of vLLM {engine.version} is not supported ({known.reason})"
         yield CheckResult(PLUGIN, "WARN", f"{text}: vLLM uses its own kernels", fix)
     elif known.ok:
         replaced = ", ".join(name.rpartition(".")[2] for name in engine.operators)
-        yield CheckResult(PLUGIN, "PASS", f"the GDN interface is known: {replaced} are replaced")
+        yield CheckResult(
+            PLUGIN, "PASS", f"the GDN interface is supported: {replaced} are replaced"
+        )
 
 
 def _attention_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -61,11 +63,11 @@ def _attention_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if known.ok is None or engine.release < releases.CACHES_PER_TOKEN_HEAD:
         return
     if known.ok:
-        text = "the caches of Triton's attention are known: decoding is caovan's"
+        text = "Triton attention's cache layout is supported: caovan's kernels decode"
         yield CheckResult(PLUGIN, "PASS", text)
     else:
-        text = f"vLLM {engine.version} fills the caches of Triton's attention differently"
-        text = f"{text} ({known.reason}): it decodes with its own kernels"
+        text = f"vLLM {engine.version} lays out Triton attention's caches differently"
+        text = f"{text} ({known.reason}): vLLM decodes with its own kernels"
         yield CheckResult(PLUGIN, "WARN", text, "sudo caovanctl engine install 0.33.0")
 
 
@@ -83,7 +85,7 @@ def _lm_head_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def _state_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Check whether a hybrid model that drafts may have a prefix cache."""
+    """Check whether a hybrid model that drafts can use a prefix cache."""
     engine, model = facts.engine, facts.model
     if engine is None or engine.build != "cuda" or engine.release >= releases.DRAFTS_KEEP_STATES:
         return
@@ -93,10 +95,15 @@ def _state_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if engine.plugin and fixed.ok is None:
         return
     if engine.plugin and fixed.ok:
-        text = f"its fixes fit vLLM {engine.version}: drafts and a prefix cache together are safe"
+        text = (
+            f"its fixes match vLLM {engine.version}: drafts together with a prefix cache are safe"
+        )
         yield CheckResult(PLUGIN, "PASS", text)
         return
-    text = f"no prefix cache while drafting: it would corrupt vLLM {engine.version}'s answers"
+    text = (
+        f"no prefix cache while drafting: the two together would corrupt vLLM {engine.version}'s "
+        "answers"
+    )
     if engine.plugin:
         reason, remedy = fixed.reason, WITHOUT_FIXES
     else:

@@ -26,18 +26,21 @@ def toolchain_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if engine is None:
         return
     if facts.half_asked:
-        text = "vLLM is still being imported to ask for its flags, parsers, models and kernels"
-        fix = "run the doctor again in a minute, or `caovanctl inventory`, which waits for it"
+        text = "vLLM is still being imported to list its flags, parsers, models and kernels"
+        fix = (
+            "run the doctor again in a minute, or run `caovanctl inventory`, which waits for "
+            "the import"
+        )
         yield CheckResult(ENGINE, "WARN", f"{text}: they are not checked", fix)
     if engine.build == "cuda" and not engine.compiler and engine.python_version:
-        text = "there is no C compiler: Triton cannot build its launchers"
+        text = "no C compiler is installed: Triton cannot build its launchers"
         yield CheckResult(ENGINE, "FAIL", text, "sudo apt install gcc")
     elif engine.build == "cuda" and engine.python_h is None:
         release = ".".join(engine.python_version.split(".")[:2])
         text = f"Python.h is missing for Python {release}: Triton cannot build its launchers"
         yield CheckResult(ENGINE, "FAIL", text, f"sudo apt install python{release}-dev")
     elif engine.build == "cuda" and engine.nvcc and engine.cxx is None:
-        text = "there is no C++ compiler: nvcc cannot build FlashInfer's kernels"
+        text = "no C++ compiler is installed: nvcc cannot build FlashInfer's kernels"
         yield CheckResult(ENGINE, "FAIL", text, "sudo apt install g++")
 
 
@@ -52,16 +55,16 @@ def flashinfer_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     refusal = flashinfer_refusal(model, engine, dtype, facts.wants_plugin, facts.engine_env)
     why = refusal.why if refusal else ""
     if refusal is None:
-        yield CheckResult(ENGINE, "PASS", f"FlashInfer {engine.flashinfer} serves SM75")
+        yield CheckResult(ENGINE, "PASS", f"FlashInfer {engine.flashinfer} supports SM75")
     elif refusal.of in ("model", "width"):
-        yield CheckResult(ENGINE, "PASS", f"{why}; the plan has another attention serve the model")
+        yield CheckResult(ENGINE, "PASS", f"{why}; the plan uses another attention backend")
     elif refusal.of == "engine":
         fix = f"{engine.python} -m pip install flashinfer-python==0.6.8.post1"
         if engine.release >= releases.FLASHINFER_REFUSES_SM75:
             fix = WITH_PLUGIN
-        yield CheckResult(ENGINE, "WARN", f"{why}: attention falls to Triton", fix)
+        yield CheckResult(ENGINE, "WARN", f"{why}: attention falls back to Triton", fix)
     else:
-        text = f"{why}: attention falls to Triton, with a float16 cache"
+        text = f"{why}: attention falls back to Triton, with a float16 cache"
         yield CheckResult(ENGINE, "WARN", text, remedy(engine))
 
 
@@ -77,7 +80,7 @@ def kernel_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
         if lacking:
             text = f"FlashInfer's kernels for {name} are not built ({', '.join(lacking)})"
             fix = "sudo caovanctl engine build-kernels"
-            yield CheckResult(ENGINE, "WARN", f"{text}: a start compiles them", fix)
+            yield CheckResult(ENGINE, "WARN", f"{text}: the next start compiles them", fix)
         else:
-            text = f"FlashInfer's kernels that most models need on {name} are built"
+            text = f"the FlashInfer kernels that most models need on {name} are built"
             yield CheckResult(ENGINE, "PASS", text)

@@ -125,7 +125,7 @@ def api_keys(arguments: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def secret_values(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The values that are shown to nobody, including those inside JSON."""
+    """The values that are never shown, including those inside JSON."""
     values: list[str] = []
     for flag in read(arguments):
         if is_secret(flag.name):
@@ -289,7 +289,9 @@ def _problem(flag: Flag, engine: EngineInfo) -> Sequence[Problem]:
     if not flag.name:
         return (
             Problem(
-                f'pass "{flag.value}"', "it belongs to no flag", f"remove it from {EXTRA_ARGS_KEY}"
+                f'pass "{flag.value}"',
+                "it does not belong to any flag",
+                f"remove it from {EXTRA_ARGS_KEY}",
             ),
         )
     if word := unknown_flag(flag, engine):
@@ -309,7 +311,7 @@ def check_values(verbatim: Mapping[str, Any]) -> None:
     if "config" in verbatim:
         raise Unplannable(
             f"cannot plan with --config {verbatim['config']}: only vLLM reads that file, so the "
-            "plan would silently overrule it; write its keys as flags in [engine] extra_args "
+            "plan would silently override it; write its keys as flags in [engine] extra_args "
             "(`port: 8000` is --port 8000), or pass the file to caovan-vllm-serve as a separate "
             "word (--config FILE)"
         )

@@ -45,7 +45,7 @@ def count(value: Any) -> int | None:
 
 
 def is_left_to_vllm(context: Any) -> bool:
-    """Whether --max-model-len asks vLLM itself for the longest context that fits."""
+    """Whether --max-model-len lets vLLM choose the longest context that fits."""
     return context == -1 or (isinstance(context, str) and context.strip().lower() == "auto")
 
 

@@ -1,4 +1,4 @@
-"""Every flag of `vllm serve` that caovan knows, one row each: how vLLM reads it.
+"""Every `vllm serve` flag that caovan handles, one row each: how vLLM reads it.
 
 `SUCCESSORS` are the replacements of flags that vLLM once had: commands on the web still use them.
 `FOREIGN` are options of other programs, and `LATER` flags that early releases lack.
@@ -26,27 +26,33 @@ class Wanted:
     remedy: str
 
 
-COUNT = Wanted(lambda value: count(value) is not None, "no count of one or more", "a whole number")
+COUNT = Wanted(
+    lambda value: count(value) is not None, "not a whole number of 1 or more", "a whole number"
+)
 LENGTH = Wanted(
     lambda value: count(value) is not None or is_left_to_vllm(value),
-    "no number of tokens",
+    "not a number of tokens",
     "32768, 32k, 32K or auto",
 )
 PORT = Wanted(
     lambda value: type(value) is int and 0 < value < 65536,
-    "no number from 1 to 65535",
+    "not a number from 1 to 65535",
     "such a number",
 )
-GIB = Wanted(lambda value: is_number(value, 0), "no size in GiB", "a number from 0")
+GIB = Wanted(lambda value: is_number(value, 0), "not a size in GiB", "a number from 0")
 SECONDS = Wanted(
-    lambda value: type(value) is int and value >= 0, "no number of seconds", "a whole number from 0"
+    lambda value: type(value) is int and value >= 0,
+    "not a number of seconds",
+    "a whole number of 0 or more",
 )
 SHARE = Wanted(
     lambda value: is_number(value) and 0 < value <= 1,
-    "no share of a card's memory",
+    "not a share of a card's memory",
     "0.9 or less, above 0",
 )
-OBJECT = Wanted(lambda value: isinstance(value, Mapping), "no JSON object", '\'{"key": "value"}\'')
+OBJECT = Wanted(
+    lambda value: isinstance(value, Mapping), "not a JSON object", '\'{"key": "value"}\''
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ class FlagRow:
     """One flag of vLLM.
 
     `takes` is how many words follow it ("many": all up to the next flag), `short` its short name. A
-    flag with a `secret` is shown to nobody: `secret` is the shortest prefix of its name that vLLM
+    flag with a `secret` is never shown: `secret` is the shortest prefix of its name that vLLM
     accepts, and `carrier` the variable that passes it to the engine instead. Values outside
     `wanted` are refused before a start. Values that the planner and the forecast calculate with are
     of `type`, also in a degraded plan. `unforeseen` says how it changes memory if it makes a
@@ -131,8 +137,8 @@ _KNOWN = (
             unforeseen="layers then keep caches of different sizes"),
     FlagRow("decode_context_parallel_size", short="-dcp", unforeseen=_SPREAD),
     FlagRow("prefill_context_parallel_size", short="-pcp", unforeseen=_SPREAD),
-    FlagRow("enable_eplb", "nothing", unforeseen="experts are then kept more than once"),
-    FlagRow("offload_group_size", unforeseen="layers then come and go while the model runs"),
+    FlagRow("enable_eplb", "nothing", unforeseen="experts are then stored more than once"),
+    FlagRow("offload_group_size", unforeseen="layers then move in and out while the model runs"),
     FlagRow("api_key", "many", secret="api_k", carrier="VLLM_API_KEY"),
     FlagRow("hf_token", secret="hf_t", carrier="HF_TOKEN"),
     FlagRow("node_rank", short="-r"),
@@ -190,7 +196,7 @@ WANTED: Mapping[str, Wanted] = {row.name: row.wanted for row in FLAGS if row.wan
 KINDS: Mapping[str, tuple[type, ...]] = {row.name: row.type for row in FLAGS if row.type}
 """The types that the planner and the forecast calculate with; other values go to vLLM unchanged."""
 UNFORESEEN = {row.name: row.unforeseen for row in FLAGS if row.unforeseen}
-_NOTHING = "remove it: vLLM has no such setting any more"
+_NOTHING = "remove it: vLLM no longer has this setting"
 _DRAFTS = 'use --speculative-config \'{"model": ..., "num_speculative_tokens": 5}\''
 _NGRAM = 'use --speculative-config \'{"method": "ngram", ...}\''
 SUCCESSORS: Mapping[str, str] = {
@@ -199,8 +205,8 @@ SUCCESSORS: Mapping[str, str] = {
     " (before 0.12 rope_scaling)",
     "rope_theta": "use --hf-overrides '{\"rope_parameters\": {\"rope_theta\": ...}}'",
     "swap_space": "remove it: a preempted request is computed again",
-    "task": "use --runner pooling, with --convert embed or --convert classify; for a model that"
-    " generates remove it",
+    "task": "use --runner pooling, with --convert embed or --convert classify; for a "
+    "generative model, remove it",
     "override_pooler_config": "use --pooler-config",
     "override_neuron_config": "use --additional-config",
     "guided_decoding_backend": "use --structured-outputs-config.backend",
@@ -210,12 +216,12 @@ SUCCESSORS: Mapping[str, str] = {
     "disable_async_output_proc": "use --no-async-scheduling",
     "worker_use_ray": "use --distributed-executor-backend ray",
     "engine_use_ray": "use --distributed-executor-backend ray",
-    "device": "remove it: the build of vLLM decides",
+    "device": "remove it: vLLM's build decides",
     "max_seq_len_to_capture": "use --max-cudagraph-capture-size",
     "max_context_len_to_capture": "use --max-cudagraph-capture-size",
     "cuda_graph_sizes": "use --cudagraph-capture-sizes",
     "disable_mm_preprocessor_cache": "use --mm-processor-cache-gb 0",
-    "disable_log_requests": "remove it: requests are logged with --enable-log-requests only",
+    "disable_log_requests": "remove it: vLLM logs requests only with --enable-log-requests",
     "enable_microbatching": "use --enable-dbo",
     "qlora_adapter_name_or_path": "use --lora-modules",
     **dict.fromkeys(
@@ -249,7 +255,7 @@ FOREIGN: Mapping[str, tuple[str, str]] = {
     "tp_size": ("SGLang", "--tensor-parallel-size"),
     "dp_size": ("SGLang", "--data-parallel-size"),
     "ctx_size": ("llama.cpp", "--max-model-len"),
-    "n_gpu_layers": ("llama.cpp", "--cpu-offload-gb for what does not fit the card"),
+    "n_gpu_layers": ("llama.cpp", "--cpu-offload-gb for the part that does not fit on the card"),
     "lora_path": ("another program", "--enable-lora --lora-modules NAME=PATH"),
     "lora_paths": ("SGLang", "--enable-lora --lora-modules NAME=PATH"),
     "max_total_tokens": ("TGI", "--max-model-len"),
@@ -271,7 +277,7 @@ LATER = frozenset({
     "structured_outputs_config", "tool_call_parser", "tool_parser_plugin", "tool_server",
     "worker_extension_cls",
 })  # fmt: skip
-"""Arguments that only later releases have: an engine that does not know one is older."""
+"""Arguments that only later releases have: an engine without one is older."""
 
 
 def known_of(captures: Mapping[str, str]) -> Mapping[str, str]:

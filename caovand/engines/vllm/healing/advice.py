@@ -1,4 +1,4 @@
-"""Advice for people about a failure, in sentences with known figures.
+"""Advice for people about a failure, in sentences with the values from its log.
 
 The settings to change come from the ladder's tables, in its order and words, so that no sentence
 here can contradict it. The sentences say what happened, and what only a person can do.
@@ -48,7 +48,9 @@ _KILLED = (
     "-i 'killed process'`, or State.OOMKilled in `docker inspect`, shows it: give the machine or "
     "the container (docker --memory, a pod's limits.memory) more."
 )
-_SAY_MORE = frozenset({"model.lacking", "model.tied", "model.tensor", "drafts.vocabulary"})
+_SAY_MORE = frozenset(
+    {"model.head", "model.lacking", "model.tied", "model.tensor", "drafts.vocabulary"}
+)
 """Texts that name what in the checkpoint, or its drafts, does not fit."""
 
 
@@ -68,7 +70,7 @@ def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list
     if "fits" in finding.captures:
         known["context"] = usable_context(finding.captures["fits"])
     where = _WHERE.get(finding.captures.get("component", ""))
-    refused = finding.captures.get("component") == CONFIGURATION  # `where` says all that is known
+    refused = finding.captures.get("component") == CONFIGURATION  # `where` covers all that is known
     advice = [] if refused else sentences(finding, known, SPECIAL, GENERAL)
     advice += _settings_passed(finding, plan) if plan else []
     advice += ladder_changes(finding, HEALING, _setting, plan)

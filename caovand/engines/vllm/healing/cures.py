@@ -12,8 +12,8 @@ from caovand.engines.vllm.flags.table import KINDS
 from caovand.engines.vllm.healing.rungs import RUNGS
 
 _CRASH = (
-    "piecewise", "mtp-safe", "attention-own", "half-drafter", "half-head", "plugin-off", "mtp-off",
-    "eager",
+    "piecewise", "mtp-even", "mtp-safe", "attention-own", "half-drafter", "half-head", "plugin-off",
+    "mtp-off", "eager",
 )  # fmt: skip
 _JIT = ("sampler-plain", "experts", "gdn", "attention", "eager")
 _PEAK = ("batch", "sequences", "mtp", "replicas-off", "offload")
@@ -30,7 +30,9 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
         "context", "gmu-up", "kv-memory", "kv-dtype", "batch", "mtp", "replicas-off", "eager",
     ),
     ("vram-busy", ANY): ("share",),
-    ("device-oom-capture", ANY): ("gmu-down", "graph-sizes", "mtp", "replicas-off", "eager"),
+    ("device-oom-capture", ANY): (
+        "gmu-down", "mtp-even", "graph-sizes", "mtp", "replicas-off", "eager",
+    ),
     ("device-oom-capture", "profile"): _PEAK,
     ("device-oom-capture", "compile"): _PEAK,
     ("device-oom-run", ANY): (
@@ -40,7 +42,8 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("illegal-access", ANY): _CRASH,
     ("launch-failure", ANY): _CRASH,
     ("launch-failure", "capture"): (
-        "piecewise", "eager", "attention-own", "half-drafter", "half-head", "plugin-off", "mtp-off",
+        "mtp-even", "piecewise", "eager", "attention-own", "half-drafter", "half-head",
+        "plugin-off", "mtp-off",
     ),
     ("collective-timeout", ANY): ("p2p-off", "all-reduce-off", "replicas-off", "eager"),
     ("collective-timeout", "capture"): ("all-reduce-off", "p2p-off", "replicas-off", "eager"),
@@ -112,6 +115,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "jit.python": (),
     "jit.cuda": (),
     "torch.card": (),
+    "cuda.arch": (),
     "jit.assembler": (),
     "jit.listed": (),
     "backend.capability": (),
@@ -128,7 +132,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "kernels.flashinfer": ("sampler-plain", "experts", "attention"),
 }
 
-# A client's request ends the engine, whatever the plan is.
+# A client's request crashes the engine, whatever the plan is.
 BLAMELESS = frozenset({"prompt.short"})
 
 HEALING = Healing(
@@ -139,7 +143,7 @@ HEALING = Healing(
     whatever_phase=WHATEVER_PHASE,
     precise=PRECISE,
     blameless=BLAMELESS,
-    mode_rungs=frozenset({"mtp", "mtp-safe", "mtp-off"}),
+    mode_rungs=frozenset({"mtp", "mtp-even", "mtp-safe", "mtp-off"}),
     mode_settings=("speculative_config",),
     kinds=KINDS,
 )

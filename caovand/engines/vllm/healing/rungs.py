@@ -1,7 +1,7 @@
 """The ladder's rungs: each makes one change that leads to a more modest plan.
 
 A rung is pure: it takes a plan and a finding, and returns a Step, or None if it has no step left.
-All steps go one way, so each rung ends, and with the rungs the ladder.
+All steps go in one direction, so every rung runs out of steps, and so does the ladder.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ _REPLICAS = ("data_parallel_size", "tensor_parallel_size", "enable_expert_parall
 RUNGS: tuple[Rung, ...] = (
     Rung("context", "shorten the context", "max_model_len", ("max_model_len",), sizes.context),
     Rung("mtp", "draft one token fewer", "mtp", SPECULATION, sizes.mtp_less),
+    Rung("mtp-even", "draft as many tokens at any number of requests", "mtp", SPECULATION,
+         sizes.mtp_even),
     Rung("mtp-safe", "draft at most 3 tokens", "mtp", SPECULATION, sizes.mtp_safe),
     Rung("mtp-off", "draft nothing", "mtp", SPECULATION, sizes.mtp_off),
     Rung("gmu-up", "use more of the card's memory", "gpu_memory_utilization",
          _GMU, sizes.gmu_up),
     Rung("gmu-down", "leave more of the card's memory free", "gpu_memory_utilization",
          _GMU, sizes.gmu_down),
-    Rung("share", "use only memory that others leave", "gpu_memory_utilization",
+    Rung("share", "use only memory that other programs leave free", "gpu_memory_utilization",
          _GMU, sizes.share, passing=True),
     Rung("kv-memory", "keep a larger KV cache on a machine without a card", "",
          ("kv_cache_memory_bytes",), sizes.larger_kv_memory),
     Rung("kv-memory-less", "keep a smaller KV cache in host memory", "",
          ("kv_cache_memory_bytes",), sizes.smaller_kv_memory),
-    Rung("batch", "do less in one step", "max_num_batched_tokens", ("max_num_batched_tokens",),
+    Rung("batch", "process less per step", "max_num_batched_tokens", ("max_num_batched_tokens",),
          sizes.batch),
     Rung("sequences", "decode fewer sequences at once", "max_num_seqs", ("max_num_seqs",),
          sizes.sequences),
@@ -64,7 +66,7 @@ RUNGS: tuple[Rung, ...] = (
     Rung("attention-own", "decode with vLLM's own attention kernels", "", (ATTENTION,),
          switches.attention_own),
     Rung("plugin-off", "run without caovan's kernels", "plugin", (PLUGINS,), switches.plugin_off),
-    Rung("prefix-caching-off", "compute every prompt anew", "", ("enable_prefix_caching",),
+    Rung("prefix-caching-off", "do not cache prompts", "", ("enable_prefix_caching",),
          switches.prefix_caching_off),
     Rung("fresh-cache", "compile into a new cache", "", ("CAOVAN_CACHE",),
          switches.variable("CAOVAN_CACHE", "2", "a new compile cache"), degrades=False),

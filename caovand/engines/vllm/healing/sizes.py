@@ -12,7 +12,9 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import RungStep
 from caovand.core.plan import Plan
 from caovand.engines.vllm.flags.spelling import count
+from caovand.engines.vllm.memory.settings import DEPTHS
 from caovand.engines.vllm.planning import drafters
+from caovand.engines.vllm.planning.draft_schedule import with_depth
 from caovand.engines.vllm.planning.environment import THREADS
 
 BLOCK = 16  # tokens: context lengths are multiples of it
@@ -46,8 +48,9 @@ def _has_taken(plan: Plan, *names: str) -> bool:
 
 
 def context(plan: Plan, finding: Finding) -> RungStep | None:
-    """Reduce to the length named by the error; a second time by at least an eighth, so that it
-    ends."""
+    """Reduce to the length named by the error; a second time by at least an eighth, so that the
+    rung runs out of steps.
+    """
     now = count(plan.value("max_model_len")) or int(_number(finding, "len") or 0)
     fits = _number(finding, "fits")
     goal = int(fits) if fits else min(now // 2, _share_of_cache(finding, now))
@@ -64,8 +67,9 @@ def context(plan: Plan, finding: Finding) -> RungStep | None:
 
 
 def _share_of_cache(finding: Finding, length: int) -> int:
-    """The context whose cache fits by the error's figures, a little less for what does not shrink
-    with it; `length` without figures."""
+    """The context whose cache fits by the error's numbers, a little less for what does not shrink
+    with it; `length` without numbers.
+    """
     need, have = _number(finding, "need"), _number(finding, "have")
     return int(length * CACHE_MARGIN * have / need) if need and have and have < need else length
 
@@ -193,7 +197,7 @@ def _to_mtp(plan: Plan, depth: int) -> RungStep | None:
         return None
     config = plan.value("speculative_config")
     config = config if isinstance(config, Mapping) else {}
-    config = {**config, "num_speculative_tokens": depth} if depth else None
+    config = with_depth(config, depth) if depth else None
     shown = str(depth) if depth else "off"
     return RungStep({"speculative_config": config}, value=shown, change=f"MTP {now} -> {shown}")
 
@@ -204,6 +208,17 @@ def mtp_less(plan: Plan, finding: Finding) -> RungStep | None:
     config = plan.value("speculative_config")
     at_once = isinstance(config, Mapping) and config.get("method") == drafters.METHOD
     return _to_mtp(plan, 0 if at_once else _depth(plan) - 1)
+
+
+def mtp_even(plan: Plan, finding: Finding) -> RungStep | None:
+    """Draft as many tokens in steps of many requests as in those of one."""
+    config = plan.value("speculative_config")
+    if not isinstance(config, Mapping) or not config.get(DEPTHS):
+        return None
+    even = {name: value for name, value in config.items() if name != DEPTHS}
+    return RungStep(
+        {"speculative_config": even}, change=f"MTP {plan.mtp} at any number of requests"
+    )
 
 
 def mtp_safe(plan: Plan, finding: Finding) -> RungStep | None:

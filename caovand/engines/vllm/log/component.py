@@ -50,7 +50,7 @@ _MISFIT = re.compile(
 )
 
 
-# Functions of vLLM's workers that belong to one phase of a start alone.
+# Functions of vLLM's workers that belong to only one phase of a start.
 _PHASE_OF = {
     "profile_num_available_blocks": "profile",
     "load_model": "load", "determine_num_available_blocks": "profile",
@@ -97,7 +97,7 @@ def _writer(parts: VllmLine) -> tuple[str, str, bool]:
 
 
 UNNAMED = signature("exception", "unnamed", "unknown", "")
-"""The row of an exception that no row knows."""
+"""The row of an exception that no other row matches."""
 
 
 @dataclass(frozen=True)

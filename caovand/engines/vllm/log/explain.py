@@ -1,4 +1,4 @@
-"""Explain a complete vLLM log after the fact: versions, phases, figures, the failure, advice.
+"""Explain a complete vLLM log after the fact: versions, phases, values, the failure, advice.
 
 Pure: lines in, an Explanation out. For a log of several starts the last one counts.
 """

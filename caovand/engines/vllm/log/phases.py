@@ -1,4 +1,4 @@
-"""Read the phases of vLLM's start from its log: phase, progress, and reported figures.
+"""Read the phases of vLLM's start from its log: phase, progress, and reported values.
 
 One table, a row per message, is indexed by the message's first word, so that the cost of a line
 does not depend on the number of rows. The wordings are from 0.19 to 0.33, on GPUs and on the CPU
@@ -32,15 +32,15 @@ PHASES = (
 )
 
 BY_STAGE = ("weights_gib", "kv_gib", "graph_gib")
-"""Figures reported per pipeline stage: its log lines also yield, say, `stage_0_weights_gib`."""
+"""Values reported per pipeline stage: its log lines also yield, say, `stage_0_weights_gib`."""
 
 
 @dataclass(frozen=True)
 class VllmMessage:
-    """A message that begins with `start`: its phase, a detail for people, figures by group name.
+    """A message that begins with `start`: its phase, a detail for people, values by group name.
 
     `kind` is "bar" for a progress bar, "done" for the end of the start, "heartbeat" as in LogMark,
-    "note" for figures alone.
+    "note" for values alone.
     """
 
     start: str
@@ -78,8 +78,7 @@ ROWS = (
          r"Using (?:AttentionBackendEnum\.)?(?P<attention_backend>[A-Z]\w+) attention backend"
          r"|Using (?P<gdn_backend>\S+) GDN prefill kernel",
          kind="note"),
-    # Messages of caovan's plugin. Cards and models that its kernels were not made for need no
-    # warning.
+    # Messages of caovan's plugin. Cards and models that its kernels do not target need no warning.
     _row("caovan: Gated DeltaNet ", None, "",
          r"runs on the (?P<gdn_kernels>SM75) kernels"
          r"|vLLM's own kernels: (?!the GPU is |this is vLLM|vLLM finds |head sizes are "
@@ -204,14 +203,14 @@ def read_figures(line: str) -> Mapping[str, Figure]:
 
 
 def read(line: str) -> tuple[LogMark | None, Mapping[str, Figure]]:
-    """The start mark and the figures in a line, at half the cost of two calls."""
+    """The start mark and the values in a line, at half the cost of two calls."""
     message = message_of(line)
     row = _find(message)
     return _mark(row, message), _with_stage_figures(_read_figures(row, message), line)
 
 
 def _with_stage_figures(figures: dict[str, Figure], line: str) -> dict[str, Figure]:
-    """The figures of a line, with those that differ between stages also under the stage's name."""
+    """The values in a line, with those that differ between stages also under the stage's name."""
     if any(name in figures for name in BY_STAGE) and (stage := stage_of(line)):
         figures |= {f"stage_{stage}_{name}": figures[name] for name in BY_STAGE if name in figures}
     return figures

@@ -1,4 +1,4 @@
-"""Find why vLLM refused a request, for a log that shows nothing worse: the server goes on."""
+"""Find why vLLM refused a request, for a log that shows nothing worse: the server continues."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def is_of_serving(parts: VllmLine) -> bool:
 
 
 def asks_wrongly(row: Signature) -> bool:
-    """Whether a row means that what was asked for is refused."""
+    """Whether a row means that the request is refused."""
     return row.means("resolve") == "bad-arguments"
 
 

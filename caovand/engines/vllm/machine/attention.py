@@ -22,7 +22,7 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.machine.capabilities import ADA, BLACKWELL, HALF, HOPPER, TURING, first_of
 from caovand.engines.vllm.machine.plugin import verdict
 
-NO_NVCC = "there is no nvcc to build it"
+NO_NVCC = "no nvcc is installed to build it"
 OWN_TOOLKIT = ("CUDA_HOME", "CUDA_PATH", "PATH")
 """Variables of [engine] env that point FlashInfer to a toolkit the probe did not see."""
 
@@ -48,15 +48,15 @@ def remedy(engine: EngineInfo) -> str:
     release = (engine.cuda or "").replace(".", "-")
     package = f"cuda-toolkit-{release}" if release else "cuda-toolkit"
     return (
-        "install an engine that brings one: sudo caovanctl engine install; or add NVIDIA's apt"
-        " repository (https://developer.nvidia.com/cuda-downloads), then: sudo apt install"
-        f" {package} (the distribution's own nvidia-cuda-toolkit is too old)"
+        "install an engine that includes nvcc: sudo caovanctl engine install; or add NVIDIA's "
+        "apt repository (https://developer.nvidia.com/cuda-downloads), then: sudo apt install "
+        f"{package} (the distribution's own nvidia-cuda-toolkit is too old)"
     )
 
 
 FLASHINFER_HEADS = (64, 128, 256)
 WITH_SINKS = ("gpt_oss", "mimo_v2", "openpangu", "laguna")
-NO_KERNELS = "has no ready kernels for SM75, and there is no nvcc to build them"
+NO_KERNELS = "has no prebuilt kernels for SM75, and no nvcc is installed to build them"
 UNKNOWN_WIDTH = "config.json does not state the width of the attention heads"
 MODELS_WITH_TWO_HEAD_SIZES = ("gemma4",)
 """vLLM itself uses Triton for such models, unless a backend was named."""
@@ -127,7 +127,9 @@ def flashinfer_lacks(model: ModelCard, dtype: str, *, sinks: bool = False) -> st
     """Why FlashInfer's attention cannot serve this model; empty if it can. It supports attention
     `sinks` only on SM100."""
     if attends_as_encoder(model):
-        return "FlashInfer's attention is for decoders: in this model tokens attend to later ones"
+        return (
+            "FlashInfer's attention is for decoders, but in this model tokens attend to later ones"
+        )
     if model.latent:
         return "FlashInfer's attention has no kernel for compressed key-value pairs (MLA) here"
     if model.model_type.startswith(WITH_SINKS) and not sinks:
@@ -139,7 +141,7 @@ def flashinfer_lacks(model: ModelCard, dtype: str, *, sinks: bool = False) -> st
     if dtype == "float32":
         return "FlashInfer's attention has no kernel for float32"
     if images_attend_both_ways(model):
-        return "in FlashInfer's attention the tokens of an image do not attend both ways"
+        return "FlashInfer's attention does not let an image's tokens attend in both directions"
     return ""
 
 
@@ -155,7 +157,7 @@ def has_heads_of_two_widths(model: ModelCard) -> bool:
 
 
 def images_attend_both_ways(model: ModelCard) -> bool:
-    """Whether only Triton's attention serves this model."""
+    """Whether only Triton's attention supports this model."""
     kind = model.model_type.removesuffix("_text")
     return kind in BIDIRECTIONAL_IMAGE_TYPES or model.architecture.startswith(WRAPPED)
 
@@ -281,7 +283,7 @@ def plugin_attends(engine: EngineInfo, gpus: tuple[Gpu, ...], env: Mapping[str, 
 
 
 def ends_in_half(values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
-    """The name of the card on which FlashAttention would end the engine; empty if there is none.
+    """The name of the card on which FlashAttention would crash the engine; empty if there is none.
 
     FlashAttention 3 writes bfloat16 whenever it reads 8 bits, but vLLM passes it an output of the
     model's type: with float16 the start succeeds and the first request fails (0.21 on an H200; 0.32

@@ -4,7 +4,7 @@ The refusals mirror vllm/config/model.py and quantization/ (compressed_tensors.p
 compressed_tensors_moe/, gptq.py, auto_gptq.py and moe_wna16.py).
 
 Marlin, which vLLM uses for fp8 weights before SM89, takes tiles of 64 by 128 or 128 by 64 elements.
-Releases before `MARLIN_PADS` do not pad a rank's part of a layer to whole tiles, and end while
+Releases before `MARLIN_PADS` do not pad a rank's part of a layer to whole tiles, and crash while
 loading, or at the first step with "Invalid thread config" (vllm#28363, vllm#42390).
 
 vLLM chooses the kernels of every card by the first visible one: every rank asks for the capability
@@ -36,7 +36,8 @@ WITHOUT_HALF = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4", "plamo2"})
 """Model types that overflow in float16: vLLM accepts only bfloat16 or float32."""
 WITH_FLOAT32 = frozenset({"bitsandbytes", "gguf"})
 """Quantisations that also compute in float32. The kernels of the others accept 16-bit types only;
-with those of compressed-tensors a start begins, and fails at the first step."""
+with those of compressed-tensors a start succeeds at first, but fails at the first step.
+"""
 MIN_CAPABILITY = {
     "mxfp4": AMPERE,
     "fbgemm_fp8": AMPERE,
@@ -104,7 +105,7 @@ def type_problem(
         if model.model_type in WITHOUT_HALF:
             remedy = "use a card of SM80 or newer, or an unquantised checkpoint"
         lacking = f" ({old}, which has no bfloat16)" if old else ""
-        fact = f"{quantization} supports 16-bit types only"
+        fact = f"{quantization} supports only 16-bit types"
         return Problem(f"compute in float32{lacking}", fact, remedy)
     return None
 
@@ -150,7 +151,9 @@ def tile_side(hidden: int) -> int:
 def not_whole_tiles(tile: int) -> str:
     """Say, as the end of a sentence, why a part of a layer does not consist of whole tiles."""
     first = releases.name(releases.MARLIN_PADS)
-    return f"no multiple of the {tile} that fp8 weights need on cards before SM89 in vLLM < {first}"
+    return (
+        f"not a multiple of {tile}, which fp8 weights need on cards before SM89 in vLLM < {first}"
+    )
 
 
 def tower_lacks_tiles(model: ModelCard) -> bool:
@@ -197,7 +200,7 @@ def order_problem(gpus: Sequence[Gpu], weights: str, cache: str) -> Problem | No
         return None
     return Problem(
         f"compute {' and '.join(kinds)} on {_card_text(ordered[0])}",
-        f"vLLM chooses the kernels of all cards by the first, {_card_text(gpus[0])}",
+        f"vLLM chooses the kernels for all cards by the first one, {_card_text(gpus[0])}",
         f"set [engine] gpus = {[gpu.index for gpu in ordered]}",
     )
 
@@ -228,14 +231,14 @@ def weights_problems(model: ModelCard, engine: EngineInfo, *, cards: bool) -> It
 
 
 def only_in_half(model: ModelCard, engine: EngineInfo) -> str:
-    """Why vLLM computes these weights in float16 alone; empty if it does not."""
+    """Why vLLM computes these weights only in float16; empty if it does not."""
     stored = model.gptq
     if stored is None or engine.release >= releases.GPTQ_BY_MARLIN or model.experts:
         return ""
     if stored.symmetric is not False and stored.bits in WHOLE_BITS:
         return ""
     kind = _kind(stored)
-    return f"vLLM {engine.version} computes {kind} in float16 only"
+    return f"vLLM {engine.version} computes {kind} only in float16"
 
 
 def _packed(stored: Packed, experts: bool, engine: EngineInfo, *, cards: bool) -> Iterator[Problem]:
@@ -244,20 +247,21 @@ def _packed(stored: Packed, experts: bool, engine: EngineInfo, *, cards: bool) -
         if experts and cards and stored.bits == WHOLE_BITS[0]:
             yield Problem(
                 "serve 4-bit experts with 8-bit activations",
-                "vLLM has that kernel for CPUs only",
+                "vLLM has that kernel only for CPUs",
                 f"use {ANOTHER}",
             )
         return
     if early and stored.bits not in WHOLE_BITS:
         yield Problem(
             f"serve weights that compressed-tensors packed in {stored.bits} bits",
-            f"vLLM {engine.version} reads 4 and 8 bits",
+            f"vLLM {engine.version} supports only 4 and 8 bits",
             f"{INSTALL}, or use {ANOTHER}",
         )
     elif early and experts and not stored.symmetric:
         yield Problem(
             "serve experts that compressed-tensors packed with zero points",
-            f"vLLM {engine.version} reads symmetric ones only, and ends while it makes the layers",
+            f"vLLM {engine.version} supports only symmetric ones, and crashes while it creates "
+            "the layers",
             f"{INSTALL}, or use a checkpoint with symmetric weights, or in AWQ or GPTQ",
         )
 
@@ -266,21 +270,21 @@ def _gptq(stored: Gptq, model: ModelCard, engine: EngineInfo) -> Iterator[Proble
     marlin = stored.symmetric is not False and stored.bits in WHOLE_BITS
     if engine.release >= releases.GPTQ_BY_MARLIN:
         if not marlin:
-            fact = f"vLLM {engine.version} reads GPTQ of 4 or 8 bits without zero points"
+            fact = f"vLLM {engine.version} supports only GPTQ of 4 or 8 bits without zero points"
             yield Problem(f"serve {_kind(stored)}", fact, f"use {ANOTHER}")
         elif stored.act_order and model.group_size:
             yield Problem(
                 "serve GPTQ weights stored in another order (desc_act)",
-                f"vLLM {engine.version} no longer reads them in groups",
+                f"vLLM {engine.version} no longer supports them in groups",
                 'use a checkpoint with "desc_act": false, or in AWQ',
             )
     elif model.experts and stored.bits not in WHOLE_BITS:
-        fact = f"vLLM {engine.version} has kernels for 4 and 8 bits"
+        fact = f"vLLM {engine.version} has kernels only for 4 and 8 bits"
         yield Problem(f"serve experts in GPTQ of {stored.bits} bits", fact, f"use {ANOTHER}")
     elif model.experts and stored.symmetric is False:
         yield Problem(
             "serve experts in GPTQ with zero points",
-            f"vLLM {engine.version} reads them as symmetric, without a word: the answers are wrong",
+            f"vLLM {engine.version} silently treats them as symmetric: the answers are wrong",
             f"use {ANOTHER}",
         )
 

@@ -104,12 +104,12 @@ def compare_tensor_parallel(
     """Whether tensor parallel is faster, and the modelled reason."""
     split, stages = time_tensor_parallel(work, link, bytes_s), time_pipeline(work, link, bytes_s)
     times = (
-        f"over this link ({link.bytes_s / 1e9:.3g} GB/s, {link.round_trip_s * 1e3:.2g} ms there and"
-        f" back) a token takes {_ms(split.seconds)} with tensor parallel, {_ms(split.on_link)} of"
-        f" them on the link, and {_ms(stages.seconds)} in stages (modelled)"
+        f"over this link ({link.bytes_s / 1e9:.3g} GB/s, {link.round_trip_s * 1e3:.2g} ms round "
+        f"trip) a token takes {_ms(split.seconds)} with tensor parallel, {_ms(split.on_link)} of "
+        f"them on the link, and {_ms(stages.seconds)} in stages (modelled)"
     )
     if link.rdma:
-        times += "; that is TCP over their interfaces, and NCCL uses InfiniBand or RoCE"
+        times += "; that is TCP over their interfaces, but NCCL uses InfiniBand or RoCE"
     return split.seconds < stages.seconds, times
 
 

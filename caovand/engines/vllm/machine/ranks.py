@@ -250,7 +250,7 @@ def _broken_tile(cut: _Width, size: int, model: ModelCard) -> Problem | None:
 
 
 CARDS_ALIKE = 0.02
-"""Cards whose memory differs by less than this fraction are of one kind."""
+"""Cards whose memory differs by less than this fraction count as equal."""
 
 
 def are_alike(one: Gpu, other: Gpu) -> bool:

@@ -1,1 +1,1 @@
-"""The memory that vLLM takes on a card, computed as vLLM computes it."""
+"""The memory that vLLM uses on a card, computed as vLLM computes it."""

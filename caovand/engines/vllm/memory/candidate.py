@@ -140,6 +140,8 @@ class Candidate:
     utilization: float
     tensor_parallel: int = 1
     mtp: int = 0
+    narrower: tuple[int, ...] = ()
+    """Smaller depths, of steps of many requests."""
     kv_dtype: str = "auto"
     activation: int = 2
     eager: bool = False

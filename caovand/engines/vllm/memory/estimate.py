@@ -179,8 +179,8 @@ def lacks_states(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) ->
     if blocks < 1 or candidate.sequences <= blocks:
         return ""
     return (
-        f"the cache has {blocks} blocks, and full CUDA graphs of this model need one for each of"
-        f" {candidate.sequences} sequences; use max_num_seqs = {blocks} or less"
+        f"the cache has {blocks} blocks, but full CUDA graphs of this model need one for each of "
+        f"{candidate.sequences} sequences; use max_num_seqs = {blocks} or less"
     )
 
 
@@ -326,14 +326,16 @@ def _forecast_in_ram(memory: MemoryEstimate, available_mib: int) -> MemoryEstima
     if short_mib <= 0:
         return memory
     lack = (
-        f"{weights_mib / 1024:.2f} GiB of weights and {kv_mib / 1024:.2f} GiB of cache"
-        f" take more than the {available_mib / 1024:.2f} GiB of RAM that are available"
+        f"{weights_mib / 1024:.2f} GiB of weights and {kv_mib / 1024:.2f} GiB of cache exceed "
+        f"the {available_mib / 1024:.2f} GiB of available RAM"
     )
     advice = [f"stop other programs: {ceil(short_mib)} MiB more are needed"]
     if weights_mib + least_mib * max(len(ranks), 1) <= available_mib:
-        advice.append(f"--kv-cache-memory-bytes {least_mib << 20} holds one whole request")
+        advice.append(
+            f"--kv-cache-memory-bytes {least_mib << 20} is enough for one full-length request"
+        )
     elif weights_mib < available_mib:
         advice.append("a shorter max_model_len needs less cache")
     else:
-        advice.append("a smaller or quantised checkpoint needs less")
+        advice.append("a smaller or quantised checkpoint needs less memory")
     return replace(memory, fits=False, lack=lack, advice=tuple(advice))

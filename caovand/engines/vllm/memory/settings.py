@@ -99,13 +99,15 @@ def candidate_of(
     layer = head and model.model_type.startswith(PLUGGED_DRAFTER) and model.drafter is None
     drafted = str(env.get(DRAFT_VOCABULARY))
     activation = element_bytes(model.dtype if dtype == "auto" else dtype)
+    sequences = count_or("max_num_seqs", 1024 if large else 256)
     return Candidate(
         context=count_or("max_model_len", model.max_model_len),
-        sequences=count_or("max_num_seqs", 1024 if large else 256),
+        sequences=sequences,
         batch_tokens=count_or("max_num_batched_tokens", 8192 if large else 2048),
         utilization=float(share) if isinstance(share, (int, float)) else DEFAULT_SHARE,
         tensor_parallel=count_or("tensor_parallel_size", 1),
         mtp=_depth(values.get("speculative_config")),
+        narrower=_narrower(values.get("speculative_config"), sequences),
         kv_dtype=str(values.get("kv_cache_dtype") or "auto"),
         activation=activation,
         eager=bool(values.get("enforce_eager")) or not compiles,
@@ -164,6 +166,18 @@ def _pixels(config: Any) -> int:
     return (whole_number(config.get(MAX_PIXELS)) or 0) if isinstance(config, Mapping) else 0
 
 
+DEPTHS = "num_speculative_tokens_per_batch_size"
+
+
+def _narrower(config: Any, sequences: int) -> tuple[int, ...]:
+    """The depths below the largest that a schedule drafts with this many sequences or fewer."""
+    rows = config.get(DEPTHS) if isinstance(config, Mapping) else None
+    rows = rows if isinstance(rows, list) else []
+    reached = [row for row in rows if isinstance(row, list) and len(row) == 3]
+    found = {whole_number(row[2]) for row in reached if (whole_number(row[0]) or 0) <= sequences}
+    return tuple(sorted(depth for depth in found if depth is not None and depth < _depth(config)))
+
+
 def _depth(config: Any) -> int:
     depth = whole_number(config.get("num_speculative_tokens")) if isinstance(config, Mapping) else 0
     return max(depth or 0, 0)
@@ -184,22 +198,22 @@ def why_unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
         if _is_set(verbatim.get(name)):
             return _because(name, reason)
     if model.task == "transcription":
-        return "the states of an encoder of sound, and attention to them, are not forecast"
+        return "an audio encoder's states and the attention to them are not forecast"
     if not (model.head_dim or model.latent or set(model.layer_types) <= {*STATE, "mlp"}):
         return "config.json does not state the attention heads"
     if model.hybrid and not (model.linear or model.mamba):
         return "config.json does not state the shape of the recurrent states"
     if model.mamba and not model.hybrid:
-        return "layers with attention and a recurrent state in one are not forecast"
+        return "layers that combine attention with a recurrent state are not forecast"
     windows = model.hybrid or "sliding_attention" in model.layer_types
     if windows and verbatim.get("disable_hybrid_kv_cache_manager"):
         return _because(
-            "disable_hybrid_kv_cache_manager", "every layer then keeps the whole context"
+            "disable_hybrid_kv_cache_manager", "every layer then caches the whole context"
         )
     if model.drafter and (lacking := _drafter_unknown(model, model.drafter)):
         return lacking
     if _drafts_with_a_model(verbatim.get("speculative_config"), model.drafter):
-        return _because("speculative_config", "the draft model takes additional memory")
+        return _because("speculative_config", "the draft model needs additional memory")
     return ""
 
 
@@ -209,11 +223,11 @@ def why_weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
         return _because("hf_overrides", "it changes the model that config.json describes")
     kind, form = verbatim.get("quantization"), verbatim.get("load_format")
     if kind and model.quantization is None and str(kind) not in ONLINE:
-        return _because(f"quantization {kind}", "the size of the weights after it is not known")
+        return _because(f"quantization {kind}", "the resulting size of the weights is unknown")
     if str(form) in OTHER_WEIGHTS:
         return _because(f"load_format {form}", "it loads weights that are not safetensors")
     if replicas(verbatim) > 1 and spans_machines(verbatim):
-        return _because("data_parallel_size", "replicas may be on other machines")
+        return _because("data_parallel_size", "replicas can be on other machines")
     return ""
 
 
@@ -226,12 +240,12 @@ def why_stages_unknown(
     if count < 2:
         return ""
     if spans_machines(values) and not inventory.others:
-        return _because(name, "the cards of the other machines are not known here")
+        return _because(name, "the other machines' cards are not known here")
     if model.kv_shared:
-        return _because(name, "layers that read the caches of others may be on another stage")
+        return _because(name, "layers that read other layers' caches can be on another stage")
     layers = dealt_layers(values, env, len(model.layer_types))
     if not layers:
-        return _because(f"{name} {count}", "its layers cannot be dealt like that")
+        return _because(f"{name} {count}", "its layers cannot be split that way")
     if not all(pages(model, 0, start, end) for start, end in ranges(layers)):
         return _because(f"{name} {count}", "a stage would have no layer with a cache")
     return ""
@@ -309,9 +323,7 @@ def why_memory_unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) 
     if not model.layer_types:
         return "config.json does not state the model's layers"
     if not model.limit_known and count(plan.value("max_model_len")) is None:
-        return (
-            "config.json does not state the longest context; set max_model_len to have a forecast"
-        )
+        return "config.json does not state the maximum context; set max_model_len to get a forecast"
     settings = plan.values
     reason = why_unmodelled(settings, model) or why_stages_unknown(
         settings, plan.variables, inventory
@@ -321,7 +333,7 @@ def why_memory_unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) 
     if not gpus and replicas(settings) > 1:
         return "replicas of a CPU build share the machine's memory, which is not forecast"
     if not gpus and inventory.engine.build == "cuda":
-        return "CUDA_VISIBLE_DEVICES of [engine] env names no visible card"
+        return "CUDA_VISIBLE_DEVICES in [engine] env does not name a visible card"
     if not gpus and candidate_of_plan(plan, inventory).kv_bytes is None:
-        return "the cache of a CPU build is as large as vLLM makes it"
+        return "vLLM sizes the cache of a CPU build"
     return ""

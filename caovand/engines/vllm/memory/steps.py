@@ -98,10 +98,12 @@ def usual_largest_graph(sequences: int, mtp: int) -> int:
     return min(sequences * (1 + mtp) * 2, MAX_GRAPH)
 
 
-def graph_kinds(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) -> tuple[int, int]:
-    """Piecewise and full graphs: mixed steps at every size, decoding up to all sequences."""
+def graph_kinds(
+    mode: str, captured: tuple[int, ...], sequences: int, *depths: int
+) -> tuple[int, int]:
+    """Piecewise and full graphs: of mixed steps, and of decoding steps at each depth."""
     every = len(captured)
-    decoding = sum(size <= sequences * (1 + mtp) for size in captured)
+    decoding = sum(size <= sequences * (1 + depth) for depth in depths for size in captured)
     counts = {
         "NONE": (0, 0),
         "PIECEWISE": (every, 0),
@@ -337,7 +339,8 @@ def captured_mib(model: ModelCard, candidate: Candidate, expected: bool = False)
     layers = len(model.layer_types) + (model.mtp_layers if candidate.mtp else 0)
     experts = bool(model.experts) and model.quantization != "mxfp4"
     largest, mamba = max(captured, default=0), model.mamba is not None
-    piecewise, full = graph_kinds(mode, captured, candidate.sequences, candidate.mtp)
+    depths = (candidate.mtp, *candidate.narrower)
+    piecewise, full = graph_kinds(mode, captured, candidate.sequences, *depths)
     drafter = DRAFTER_MIB if candidate.drafting and piecewise + full else 0
     if expected:
         made = expected_mib(piecewise, full, layers, experts, largest, mamba=mamba)

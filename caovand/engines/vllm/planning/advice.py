@@ -6,102 +6,33 @@ spaces are those of the plan itself, whose choices `sizing.choice` keeps.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
-from math import ceil, gcd
-from typing import Any
+from math import ceil
 
-from caovand.core.config.schema import Config
-from caovand.core.facts.forecast import MemoryEstimate
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
-from caovand.core.plan import Plan, Unplannable
+from caovand.core.plan import Plan
 from caovand.core.units import GIB
 from caovand.engines.common.tensors import breaks_in_8_bits
 from caovand.engines.vllm.flags.spelling import beyond_limit, option, whole_number
-from caovand.engines.vllm.machine.capabilities import FP8_AT_LOAD, is_fp8
 from caovand.engines.vllm.machine.ranks import shape_problem
 from caovand.engines.vllm.memory.candidate import visible_mib
 from caovand.engines.vllm.memory.estimate import lacking_gib
-from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
+from caovand.engines.vllm.memory.settings import candidate_of_plan
 from caovand.engines.vllm.memory.shards import pinned_gib
-from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
+from caovand.engines.vllm.planning.decisions import EASING, HINDERING
 from caovand.engines.vllm.planning.devices import (
     FREE_CARDS,
     all_without_other_processes,
     memory_holders,
 )
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, offloaded_gib
-from caovand.engines.vllm.planning.request import VllmRequest, refuse_crawling
+from caovand.engines.vllm.planning.partial_plan import PartialPlan
+from caovand.engines.vllm.planning.planned_request import PlannedRequest
+from caovand.engines.vllm.planning.smaller_checkpoints import smaller_checkpoints
 from caovand.engines.vllm.sizing.choice import CONTEXT_STEP, OFFLOAD_MARGIN_GIB, longest_to_the_brim
 from caovand.engines.vllm.sizing.offloading import step_cost
 
 MAX_CARDS = 64
-SMALLER = (
-    ("an fp8 checkpoint", ("FP8",), "fp8", 8.0, "F8_E4M3", 0),
-    ("a 4-bit checkpoint", ("AWQ", "GPTQ-Int4"), "awq", 4.5, "I32", 128),
-)
-"""Quantised variants of a checkpoint: the usual suffixes of their names, the bits of a weight,
-including its part of the scales, the stored type, and the most weights that share a scale."""
-PRECISION = re.compile(
-    r"[-_](fp8([-_](dynamic|block))?|bf16|fp16|f16|bfloat16|w8a8|int8)$", re.IGNORECASE
-)
-"""The end of a checkpoint's name that says how its weights are stored, unlike another's."""
-
-
-@dataclass(frozen=True)
-class PlannedRequest:
-    """A request, the decisions for it, and its plan."""
-
-    request: VllmRequest
-    chosen: PartialPlan
-    plan: Plan
-    memory: MemoryEstimate
-
-    @property
-    def config(self) -> Config:
-        return self.request.config
-
-    @property
-    def inventory(self) -> Inventory:
-        return self.request.inventory
-
-    @property
-    def gpus(self) -> tuple[Gpu, ...]:
-        return gpus_of(self.plan, self.inventory)
-
-    def size(
-        self, changes: Mapping[str, Any], inventory: Inventory | None = None
-    ) -> PartialPlan | None:
-        """The sized plan with these settings changed (None: left to the policy), if it fits."""
-        try:
-            sized = self.request.lift(changes, inventory).size()
-        except Unplannable:
-            return None
-        return sized if sized.choice is None or sized.choice.fits else None
-
-    def attempt(
-        self, changes: Mapping[str, Any], inventory: Inventory | None = None
-    ) -> tuple[Plan, MemoryEstimate] | None:
-        """The plan with these settings changed, if it fits."""
-        sized, lifted = self.size(changes, inventory), self.request.lift(changes, inventory)
-        if sized is None:
-            return None
-        try:
-            chosen = lifted.decide(sized)
-            plan = lifted.write(chosen)
-            refuse_crawling(chosen, plan)
-        except Unplannable:
-            return None
-        memory = forecast(plan, lifted.inventory)
-        return (plan, memory) if memory.fits is not False else None
-
-    def as_typed(self, name: str, value: Any) -> str:
-        """The change as one would type it: as a flag if the operator passed one."""
-        if name in self.plan.verbatim or name == "cpu_offload_gb":
-            return f"{option(name)} {value}"
-        return f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
 
 
 def advise(case: PlannedRequest) -> tuple[str, ...]:
@@ -112,7 +43,7 @@ def advise(case: PlannedRequest) -> tuple[str, ...]:
 
 def in_fewer_bits(case: PlannedRequest) -> str:
     """Advise checkpoints that fit without offloading; "" if there is none."""
-    checkpoints = " or ".join(_smaller_checkpoints(case))
+    checkpoints = " or ".join(smaller_checkpoints(case))
     return checkpoints and f"use {checkpoints}"
 
 
@@ -164,7 +95,7 @@ def _share(case: PlannedRequest) -> Iterator[str]:
     free = case.attempt({name: None})
     for share in (ceil(least * 100) / 100, free[0].value(name) if free else None):
         if share and share != asked and share < 1 and case.attempt({name: share}):
-            yield f"{case.as_typed(name, share)} holds it, and costs nothing"
+            yield f"{case.as_typed(name, share)} holds it at no cost"
             return
 
 
@@ -172,7 +103,10 @@ def _graphs(case: PlannedRequest) -> Iterator[str]:
     if case.config.policy.cuda_graphs in (None, "none") or case.plan.value("enforce_eager"):
         return
     if case.attempt({"cuda_graphs": "none"}):
-        yield f"{case.as_typed('cuda_graphs', 'none')} leaves room for the context, and is slower"
+        yield (
+            f"{case.as_typed('cuda_graphs', 'none')} leaves room for the context, but decodes "
+            "more slowly"
+        )
 
 
 def _context(case: PlannedRequest) -> Iterator[str]:
@@ -190,7 +124,7 @@ def _context(case: PlannedRequest) -> Iterator[str]:
         if not _is_asked_for(case, "gpu_memory_utilization"):
             as_is = _longest(partial(_keeps_settings, case), as_is, most, guess=as_is + 1)
         if case.attempt({name: as_is * CONTEXT_STEP}):
-            yield f"{case.as_typed(name, as_is * CONTEXT_STEP)} fits with everything else as it is"
+            yield f"{case.as_typed(name, as_is * CONTEXT_STEP)} fits with everything else unchanged"
         return
     space, cards = case.chosen.space, case.chosen.cards
     guess = longest_to_the_brim(space, model, cards) // CONTEXT_STEP if space else 0
@@ -258,47 +192,10 @@ def _cards(case: PlannedRequest) -> Iterator[str]:
         more = replace(case.inventory, gpus=tuple(replace(card, index=n) for n in range(count)))
         wider = replace(case, request=request).attempt({"tensor_parallel_size": count}, more)
         if wider and wider[0].value("cpu_offload_gb") is None:
-            yield f"{count} such cards hold it: {case.as_typed('tensor_parallel_size', count)}"
-            return
-
-
-def _smaller_checkpoints(case: PlannedRequest) -> Iterator[str]:
-    """Checkpoints of the same model with fewer bits, by what they would hold on these cards."""
-    model, machine = case.inventory.model, case.inventory
-    if not case.gpus or not case.memory.parts:
-        return
-    now = (case.memory.weights_mib + (offloaded_gib(case.plan) * 1024)) / 1024
-    own = PRECISION.sub("", model.path.rstrip("/").rpartition("/")[2])
-    for name, ends, method, each, dtype, most in SMALLER:
-        bits = _stored_bits(model)
-        loaded = 8.0 if case.plan.value("quantization") == FP8_AT_LOAD else bits
-        if each >= min(bits, loaded):
-            continue
-        weights = tuple(
-            replace(w, size=int(w.size * each / bits), dtype=dtype)
-            if w.part in ("layers", "experts")
-            else w
-            for w in model.weights
-        )
-        group = most and gcd(most, model.expert_size or model.intermediate_size)
-        smaller: ModelCard = replace(
-            model, weights=weights, quantization=method, group_size=group, block_size=0
-        )
-        fitting = case.attempt({}, replace(machine, model=smaller))
-        if fitting and fitting[0].value("cpu_offload_gb") is None:
-            then, context = fitting[1].weights_mib / 1024, fitting[0].value("max_model_len")
-            named = " or ".join(f"{own}-{end}" for end in ends)
             yield (
-                f"{name} ({named}): about {then:.1f} GiB a card instead of {now:.1f}, and a context"
-                f" of {context} tokens"
+                f"{count} such cards would hold it: {case.as_typed('tensor_parallel_size', count)}"
             )
-
-
-def _stored_bits(model: ModelCard) -> float:
-    """Bits of a weight in this checkpoint; 0 if there are none with fewer."""
-    if model.quantization is None:
-        return 16
-    return 8 if is_fp8(model, "") else 0
+            return
 
 
 def _offload(case: PlannedRequest) -> Iterator[str]:
@@ -343,5 +240,5 @@ def _too_large(case: PlannedRequest) -> Iterator[str]:
 
 REMEDIES: tuple[Callable[[PlannedRequest], Iterator[str]], ...] = (
     _free, _share, _sequences, _cache_type, _graphs, _context, _flags, _cards,
-    _smaller_checkpoints, _offload,
+    smaller_checkpoints, _offload,
 )  # fmt: skip

@@ -53,11 +53,11 @@ def max_model_len(partial: PartialPlan) -> Setting | None:
     if partial.choice.offloaded:
         return policy(
             context,
-            "a longer one would move so many more weights to host memory that it costs more time"
-            " than it is worth; set [model] max_model_len for more",
+            "a longer context would move so many more weights to host memory that it would cost "
+            "more time than it is worth; set [model] max_model_len for more",
         )
     if not partial.choice.fits:
-        return policy(context, "no context fits; this is the smallest that is worth a start")
+        return policy(context, "no context fits; this is the smallest worth starting with")
     return policy(context, _why_no_longer(partial.choice, limit))
 
 
@@ -81,8 +81,8 @@ def _why_no_longer(choice: Choice, limit: int) -> str:
     """The reason for a context below the model's limit, and what the runner-up would hold."""
     candidate, second = choice.candidate, choice.runner_up
     margin = (
-        f"; {KEPT_SHARE:.0%} of the cache and {KEPT_MIB} MiB are left in case the forecast errs:"
-        " [model] max_model_len may use them"
+        f"; {KEPT_SHARE:.0%} of the cache and {KEPT_MIB} MiB are left in case the forecast errs: "
+        "[model] max_model_len can use them"
         if candidate.measured
         else ""
     )
@@ -100,8 +100,8 @@ def _why_no_longer(choice: Choice, limit: int) -> str:
         reason += "as fast per token" if 0.98 < second.slower < 1.02 else slower
     if choice.longest > candidate.context:
         reason += (
-            f"; {choice.longest}{' or more' * (choice.longest < limit)} fit if other settings give"
-            f" way: set [model] max_model_len = {choice.longest}"
+            f"; {choice.longest}{' or more' * (choice.longest < limit)} fit if other settings "
+            f"yield: set [model] max_model_len = {choice.longest}"
         )
     return reason + margin
 
@@ -156,8 +156,8 @@ def _why_so_many_texts(partial: PartialPlan, candidate: Candidate) -> str:
         cached = not attends_as_encoder(partial.model)
         room = f"; the cache holds about {fitting:.0f}" if cached else ""
         return (
-            f"a step of {candidate.batch_tokens} tokens reads {a_step} texts of {PASSAGE} tokens at"
-            f" once, and more that are shorter{room}"
+            f"a step of {candidate.batch_tokens} tokens reads {a_step} texts of {PASSAGE} tokens "
+            f"at once, or more shorter ones{room}"
         )
     return f"about as many texts of {PASSAGE} tokens as fit at once"
 
@@ -171,29 +171,29 @@ def _why_so_many(partial: PartialPlan, choice: Choice) -> str:
             return "vLLM's own limit on such cards; requests beyond it wait"
         if candidate.kernels.turing:
             return (
-                "with more, each step would compute longer than it reads the weights, and "
-                "everybody would wait"
+                "with more, each step would compute longer than it reads the weights, and every "
+                "user would wait"
             )
-        return "sampling more takes memory"
+        return "sampling more sequences needs memory"
     if not choice.fits:
-        return "memory is short: every sequence takes some"
+        return "memory is short: every sequence needs some"
     if partial.why_unmodelled:
-        return "more would take memory that is not forecast"
+        return "more would need memory that is not forecast"
     tokens = min(candidate.context, workload.cached_tokens)
     fitting = requests_that_fit(candidate, partial.model, partial.cards, tokens)
     if fitting < USUAL_SEQUENCES:
         whole = f"{fitting:.1f} requests of {tokens} tokens"
-        return f"the cache holds {whole}, and every sequence takes memory"
+        return f"the cache holds {whole}, and every sequence needs memory"
     fitted = f"about {fitting:.0f} requests of the workload ({name}, {tokens} tokens)"
     if candidate.sequences * 2 <= fitting:
-        return f"every sequence takes memory, of which little is left; the cache holds {fitted}"
+        return f"every sequence needs memory, and little is left; the cache holds {fitted}"
     reason = f"the cache holds {fitted}"
     layout = layout_for(partial.model, candidate)
     if layout.state_groups and layout.full_groups:
         states = layout.state_groups * layout.state_blocks * layout.block_tokens
         reason += f" with recurrent states as large as {states // layout.full_groups} tokens each"
     if candidate.sequences > fitting + 1:
-        reason += ", and more that are shorter; vLLM admits as many as fit"
+        reason += ", or more shorter ones; vLLM admits as many as fit"
     return reason
 
 
@@ -223,7 +223,7 @@ def kv_cache_memory_bytes(partial: PartialPlan) -> Setting | None:
     context = asked or model.max_model_len
     request = layout_for(model, asked_candidate(partial)).needed(context)
     if not request:
-        return policy(step, "the model keeps no cache, and vLLM's default takes memory")
+        return policy(step, "the model has no cache, and vLLM's default would use memory")
     usual = ceil(request * REQUESTS / step) * step
     if usual <= share:
         return policy(usual, f"room for {REQUESTS} requests of {context} tokens")
@@ -249,11 +249,11 @@ def _cache_bytes_on_cards(partial: PartialPlan) -> Setting | None:
     if cold >= ours:
         more = "as much as vLLM would leave it"
         if cold - ours >= 2 * MIB:
-            more = f"vLLM would leave it {cold / GIB:.2f}, and its graphs need the difference"
+            more = f"vLLM would leave it {cold / GIB:.2f}, but its graphs need the difference"
         reason = f"{ours / GIB:.2f} GiB: {more}; the context is sized to fill it"
         return policy(int(ours), reason)
     return policy(
         int(ours),
-        f"vLLM would leave it {max(cold, 0) / GIB:.2f} GiB at the first start, whose compiling"
-        f" takes memory that no later step needs; {ours / GIB:.2f} GiB fit",
+        f"vLLM would leave it {max(cold, 0) / GIB:.2f} GiB at the first start, where compiling "
+        f"uses memory that no later step needs; {ours / GIB:.2f} GiB fit",
     )

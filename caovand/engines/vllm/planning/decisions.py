@@ -22,7 +22,9 @@ from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.planning import (
     capacity,
     devices,
+    draft_schedule,
     inputs,
+    loading,
     obstacles,
     parallel,
     precision,
@@ -37,7 +39,7 @@ from caovand.engines.vllm.planning.speculation import async_scheduling, speculat
 
 FindObstacles = Callable[[PlanOnCards], Iterator[Problem]]
 """Yields the reasons why the planned value cannot run, each with fact and remedy."""
-PIN_IT = "add it to [policy] pinned, and something else gives way"
+PIN_IT = "add it to [policy] pinned, so that other settings yield"
 SET_AUTO = 'set it to "auto"'
 STOP_OTHERS = "stop other programs on the cards"
 
@@ -105,7 +107,7 @@ DECISIONS = (
     FlagDecision("enable_auto_tool_choice", serving.enable_auto_tool_choice),
     FlagDecision("reasoning_parser", serving.reasoning_parser,
              goal=Goal("server", "reasoning_parser")),
-    FlagDecision("model_loader_extra_config", serving.model_loader_extra_config),
+    FlagDecision("model_loader_extra_config", loading.model_loader_extra_config),
     FlagDecision("tensor_parallel_size", parallel.tensor_parallel_size,
              goal=Goal("policy", "tensor_parallel_size"),
              obstacles=(obstacles.cards, obstacles.split, obstacles.order), eases=6),
@@ -118,7 +120,7 @@ DECISIONS = (
              hinders=1),
     FlagDecision("speculative_config", speculative_config,
              goal=Goal("policy", "mtp", flags=PARTS_OF_SPECULATION, value=lambda plan: plan.mtp),
-             obstacles=(speculation.drafting, speculation.depths), hinders=4),
+             obstacles=(speculation.drafting, draft_schedule.depths), hinders=4),
     FlagDecision("attention_backend", precision.attention_backend,
              obstacles=(obstacles.check_attention_backend, obstacles.shared_memory), hinders=2),
     FlagDecision("kv_cache_dtype", rules.kv_cache_dtype, goal=Goal("policy", "kv_cache_dtype"),
@@ -154,7 +156,8 @@ DECISIONS = (
              sized=True),
     FlagDecision("sse_keep_alive_interval", serving.sse_keep_alive_interval, sized=True),
     FlagDecision("shutdown_timeout", serving.shutdown_timeout, sized=True),
-    FlagDecision("safetensors_load_strategy", obstacles=(serving.whole_files,)),
+    FlagDecision("safetensors_load_strategy", obstacles=(loading.whole_files,)),
+    FlagDecision("load_format", obstacles=(loading.files_on_cards,)),
     FlagDecision("quantization", obstacles=(obstacles.quantisation,)),
     FlagDecision("attention_config", hinders=3),
     FlagDecision("enable_chunked_prefill", hinders=6),

@@ -54,17 +54,17 @@ def choose_gpus(
         return ()
     if not inventory.gpus:
         raise Unplannable(
-            "cannot start the engine: it is built for CUDA and no NVIDIA GPU is visible; "
-            "check `nvidia-smi`, or install the CPU build with `sudo caovanctl engine install`",
+            "cannot start the engine: it is built for CUDA, but no NVIDIA GPU is visible; check "
+            "`nvidia-smi`, or install the CPU build with `sudo caovanctl engine install`",
             "gpu-absent",
         )
     chosen = _select_cards(config.engine.gpus, inventory, staged=_has_stages(values))
     for gpu in chosen:
         if gpu.total_mib < MIN_MIB:
             raise Unplannable(
-                f"cannot use GPU {gpu.index}: it has {gpu.total_mib} MiB, less than CUDA itself"
-                " takes; choose other cards in [engine] gpus, or install the CPU build with"
-                " `sudo caovanctl engine install --build cpu`"
+                f"cannot use GPU {gpu.index}: it has {gpu.total_mib} MiB, less than CUDA itself "
+                "needs; choose other cards in [engine] gpus, or install the CPU build with "
+                "`sudo caovanctl engine install --build cpu`"
             )
     return chosen
 
@@ -109,15 +109,15 @@ def card_problem(gpu: Gpu) -> Problem | None:
     if gpu.compute_capability < TURING:
         return Problem(
             f"use GPU {gpu.index}",
-            f"it is SM{major}{minor}, and vLLM 0.21 and later have no kernels before SM75",
+            f"it is SM{major}{minor}, but vLLM 0.21 and later have no kernels before SM75",
             'set [engine] kind = "ollama", which serves GGUF models on it',
         )
     if gpu.mig and not gpu.uuid.startswith("MIG-"):
         return Problem(
             f"use GPU {gpu.index}",
-            "it is partitioned (MIG), and the inventory does not list its parts",
-            "set CUDA_VISIBLE_DEVICES to the uuid of one (`nvidia-smi -L`), or end the"
-            f" partitioning: `sudo nvidia-smi -i {gpu.index} -mig 0`",
+            "it is partitioned (MIG), but the inventory does not list its parts",
+            "set CUDA_VISIBLE_DEVICES to the uuid of one (`nvidia-smi -L`), or turn "
+            f"partitioning off: `sudo nvidia-smi -i {gpu.index} -mig 0`",
         )
     return None
 
@@ -150,8 +150,8 @@ def _size_problem(gpu: Gpu, gpus: tuple[Gpu, ...]) -> Problem | None:
     listed = ", ".join(str(other.index) for other in whole)
     return Problem(
         f"use GPU {gpu.index}",
-        f"memory is taken evenly, and it has {gpu.total_mib} MiB where GPU {largest.index} has"
-        f" {largest.total_mib}",
+        f"every card contributes the same amount of memory, but it has {gpu.total_mib} MiB and "
+        f"GPU {largest.index} has {largest.total_mib}",
         f"to use it anyway, set [engine] gpus = [{listed}]",
     )
 

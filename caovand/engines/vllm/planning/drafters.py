@@ -32,8 +32,8 @@ CANNOT_LOAD = "the card has no room for the drafter while it is loaded, so nothi
 def trained_depth(drafter: Drafter) -> tuple[int, str]:
     """The depth that the drafter was trained for, and the reason."""
     return drafter.depth, (
-        f"{_name(drafter)} was trained on blocks of {drafter.block} tokens, the first of which is"
-        " known; it drafts all others in one pass"
+        f"{_name(drafter)} was trained on blocks of {drafter.block} tokens, whose first token is "
+        "known; it drafts all others in one pass"
     )
 
 
@@ -56,8 +56,8 @@ def unused_warnings(partial: PartialPlan) -> Iterator[str]:
     drafter, setting = partial.model.drafter, partial.settings.get("speculative_config")
     if drafter and setting and setting.value is None and setting.origin == "policy":
         yield (
-            f"[model] drafter is set, and {setting.reason}; set [policy] mtp ="
-            f" {min(drafter.depth, MAX_TYPED)} to draft anyway, or {REMOVE}"
+            f"[model] drafter is set, but {setting.reason}; set [policy] mtp = "
+            f"{min(drafter.depth, MAX_TYPED)} to draft anyway, or {REMOVE}"
         )
 
 
@@ -66,7 +66,7 @@ def _problems(partial: PartialPlan, drafter: Drafter, depth: int) -> Iterator[Pr
     cannot, engine = f"draft with {_name(drafter)}", partial.engine
     newer = releases.name(releases.DRAFTERS_EVERYWHERE)
     if not partial.cuda:
-        yield Problem(cannot, "the CPU build of vLLM was never tried with a drafter", REMOVE)
+        yield Problem(cannot, "vLLM's CPU build has never been tested with a drafter", REMOVE)
     elif engine.release < releases.DRAFTERS_EVERYWHERE:
         fact = (
             f"in vLLM {engine.version} only FlashAttention and FlexAttention attend to a whole"
@@ -77,19 +77,22 @@ def _problems(partial: PartialPlan, drafter: Drafter, depth: int) -> Iterator[Pr
         fact = f"vLLM {engine.version} has no {drafter.architecture}"
         yield Problem(cannot, fact, f"use a newer vLLM, or {REMOVE}")
     if drafter.from_anchor:
-        fact = "it drafts the first token of a block, too (sample_from_anchor), which vLLM refuses"
+        fact = "it also drafts the first token of a block (sample_from_anchor), which vLLM rejects"
         yield Problem(cannot, fact, REMOVE)
     if wrong := _mismatch(partial.model, drafter):
         yield Problem(cannot, wrong, "set [model] drafter to the one made for this model")
     if partial.count(PIPELINE) > 1:
-        fact = "it reads hidden states of layers on several pipeline stages, which was never tried"
+        fact = (
+            "it reads hidden states of layers on several pipeline stages, which has never been "
+            "tested"
+        )
         yield Problem(cannot, fact, f"use --pipeline-parallel-size 1, or {REMOVE}")
     ranks = partial.count(TENSOR)
     if drafter.heads % ranks or (drafter.kv_heads % ranks and ranks % drafter.kv_heads):
         fact = f"its {drafter.heads} heads ({drafter.kv_heads} for keys) do not divide by {ranks}"
         yield Problem(cannot, fact, f"set tensor_parallel_size = 1, or {REMOVE}")
     if depth > drafter.depth:
-        fact = f"it was trained on blocks of {drafter.block} tokens, the known first one included"
+        fact = f"it was trained on blocks of {drafter.block} tokens, including the known first one"
         yield Problem(
             f"draft {depth} tokens with {_name(drafter)}", fact, f"set mtp = {drafter.depth}"
         )
@@ -99,16 +102,19 @@ def _mismatch(model: ModelCard, drafter: Drafter) -> str:
     """How the drafter shows that it was made for another model; empty if it does not."""
     layers = len(model.layer_types)
     if drafter.target_layers and drafter.target_layers != layers:
-        return f"it is for a model of {drafter.target_layers} layers, and this one has {layers}"
+        return f"it is for a model of {drafter.target_layers} layers, but this one has {layers}"
     if max(drafter.reads) >= layers:
-        return f"it reads layer {max(drafter.reads)}, and the model has {layers}"
+        return f"it reads layer {max(drafter.reads)}, but the model has {layers}"
     if drafter.target_width != model.hidden_size:
         return (
-            f"it reads hidden states of width {drafter.target_width}, and the model's have"
-            f" {model.hidden_size}"
+            f"it reads hidden states of width {drafter.target_width}, but the model's have "
+            f"{model.hidden_size}"
         )
     if drafter.vocab_size and model.vocab_size and drafter.vocab_size != model.vocab_size:
-        return f"its vocabulary has {drafter.vocab_size} tokens, and the model's {model.vocab_size}"
+        return (
+            f"its vocabulary has {drafter.vocab_size} tokens, but the model's has "
+            f"{model.vocab_size}"
+        )
     return ""
 
 
@@ -157,7 +163,7 @@ def why_unfixed(partial: PartialPlan) -> str:
     fixed = verdict(engine, "states")
     if not fixed.ok:
         reason = fixed.reason or "the plugin could not be probed"
-        return f"the plugin's fixes do not fit this engine: {reason}"
+        return f"the plugin's fixes do not match this engine: {reason}"
     if plugins is not None and PLUGIN not in plugins.split(","):
         return f"{PLUGINS} leaves out the plugin that fixes it"
     if not partial.model.linear or partial.stages > 1:

@@ -75,7 +75,7 @@ def experts(partial: PartialPlan) -> Iterator[tuple[str, Setting]]:
     elif newest[0] == HOPPER[0]:
         reason = (
             "FlashInfer's expert kernels take minutes to compile at the first start; vLLM has "
-            "others, compiled, for this card"
+            "precompiled ones for this card"
         )
     else:
         return
@@ -198,7 +198,7 @@ def _expandable(partial: PartialPlan) -> Setting | None:
         return None  # sleep mode has an allocator that refuses expandable segments
     if _shares_graphs(partial):
         return None
-    return policy("expandable_segments:True", "less memory is lost to fragments")
+    return policy("expandable_segments:True", "less memory is lost to fragmentation")
 
 
 def allocator_warnings(partial: PartialPlan) -> list[str]:
@@ -208,9 +208,9 @@ def allocator_warnings(partial: PartialPlan) -> list[str]:
     if not partial.cuda or not asking or not _shares_graphs(partial):
         return []
     return [
-        f"[engine] env {asking[0]} enables expandable segments, which vLLM's own all-reduce cannot"
-        " share between cards: it ends the engine while capturing graphs; remove it, or add"
-        " --disable-custom-all-reduce to extra_args"
+        f"[engine] env {asking[0]} enables expandable segments, which vLLM's own all-reduce "
+        "cannot share between cards: the engine would crash while capturing graphs; remove it, "
+        "or add --disable-custom-all-reduce to extra_args"
     ]
 
 
@@ -222,14 +222,14 @@ def _visible(partial: PartialPlan) -> Setting | None:
     reason = "the cards of this plan, as nvidia-smi numbers them"
     if usable != len(partial.gpus):
         reason = (
-            f"the {len(partial.gpus)} of {usable} cards with the most free memory: the plan needs"
-            " no more"
+            f"the {len(partial.gpus)} of {usable} cards with the most free memory: the plan "
+            "needs no more cards"
         )
     ours = partial.config.engine.gpus is None
     if ours and len({gpu.compute_capability for gpu in partial.gpus}) > 1:
         reason += (
-            "; the oldest comes first, as vLLM chooses the kernels of all cards by the first, and"
-            " an older card may not run those of a newer one"
+            "; the oldest comes first, because vLLM chooses the kernels for all cards by the "
+            "first, and an older card may not run those of a newer one"
         )
     return policy(names, reason)
 
@@ -241,7 +241,7 @@ def order_warnings(partial: PartialPlan, plan: Plan) -> list[str]:
     problem = order_problem(gpus, weights, str(plan.value("kv_cache_dtype") or ""))
     if not problem or never_runs(gpus, weights):  # which is a conflict
         return []
-    return [f"the engine may fail to {problem.cannot}: {problem.fact}; {problem.remedy}"]
+    return [f"the engine can fail to {problem.cannot}: {problem.fact}; {problem.remedy}"]
 
 
 def _recursion(partial: PartialPlan) -> Setting | None:
@@ -255,8 +255,8 @@ def _uncompiled(partial: PartialPlan) -> Setting | None:
         return None
     return policy(
         "1",
-        "avoids a compilation at the first logprobs request, which ends the engine if Python.h is"
-        " missing",
+        "avoids a compilation at the first logprobs request, which would crash the engine if "
+        "Python.h is missing",
     )
 
 
@@ -271,8 +271,8 @@ def _states(partial: PartialPlan) -> Setting | None:
         return None
     return policy(
         "required",
-        "without the plugin's fixes the prefix cache would corrupt answers: the engine ends"
-        " instead",
+        "without the plugin's fixes the prefix cache would corrupt answers: the engine exits "
+        "instead",
     )
 
 
@@ -295,8 +295,8 @@ def _pcie_all_reduce(partial: PartialPlan) -> Setting | None:
 
 
 RULES: tuple[tuple[str, Callable[[PartialPlan], Setting | None]], ...] = (
-    ("VLLM_NO_USAGE_STATS", _always("1", "nothing is reported to anyone")),
-    ("DO_NOT_TRACK", _always("1", "nothing is reported to anyone")),
+    ("VLLM_NO_USAGE_STATS", _always("1", "turns usage reports off")),
+    ("DO_NOT_TRACK", _always("1", "turns usage reports off")),
     ("VLLM_LOGGING_COLOR", _always("0", "caovan parses the log, so no colour codes")),
     ("HF_HUB_OFFLINE", _offline),
     ("TRANSFORMERS_OFFLINE", _offline),
@@ -304,13 +304,13 @@ RULES: tuple[tuple[str, Callable[[PartialPlan], Setting | None]], ...] = (
     ("VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC", _pcie_all_reduce),
     (JOBS, jobs),
     (THREADS, threads),
-    ("CUDA_DEVICE_ORDER", _on_cuda("PCI_BUS_ID", "card indices mean what nvidia-smi shows")),
+    ("CUDA_DEVICE_ORDER", _on_cuda("PCI_BUS_ID", "card indices match nvidia-smi")),
     ("CUDA_VISIBLE_DEVICES", _visible),
     (ALLOCATOR[0], _expandable),
-    ("TRITON_CACHE_AUTOTUNING", _on_cuda("1", "autotuning results are kept between starts")),
+    ("TRITON_CACHE_AUTOTUNING", _on_cuda("1", "keeps autotuning results between starts")),
     (
         "PYTORCH_NVML_BASED_CUDA_CHECK",
-        _on_cuda("1", "looking for a card must not open a CUDA context in the parent"),
+        _on_cuda("1", "detecting a card must not open a CUDA context in the parent process"),
     ),
     ("CAOVAN_RECURSION_LIMIT", _recursion),
     # Not TORCH_COMPILE_DISABLE, with which vLLM leaves the compile mode that stages need.

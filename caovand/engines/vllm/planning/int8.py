@@ -111,21 +111,21 @@ def _why_not_weights(model: ModelCard) -> tuple[str, str] | None:
         return "the model is not on this machine yet", "pull it first (`caovanctl model pull`)"
     if stored is None:
         how = model.quantization
-        zeros = ", and AWQ weights have zero points" if how == "awq" else ""
+        zeros = ", but AWQ weights have zero points" if how == "awq" else ""
         how = f"the weights are {how}" if how else "the weights are not quantised"
         return f"{how}; vLLM multiplies only symmetric GPTQ weights by them{zeros}", _OTHER
     if model.experts:
         return "vLLM has no int8 kernel for 4-bit experts", "serve a model without experts"
     if stored.bits != BITS or stored.mixed:
         bits = "of several kinds" if stored.mixed else f"of {stored.bits} bits"
-        return f"the weights are {bits}, and vLLM multiplies only 4-bit weights by them", _OTHER
+        return f"the weights are {bits}, but vLLM multiplies only 4-bit weights by them", _OTHER
     if not stored.symmetric or stored.act_order:
         reason = (
             "stored in the order of the activations (desc_act)"
             if stored.symmetric
             else "not symmetric"
         )
-        return f"the weights are {reason}, and vLLM has no int8 kernel for that", _OTHER
+        return f"the weights are {reason}, but vLLM has no int8 kernel for that", _OTHER
     if not model.group_size:
         return (
             "each column of the weights has a single scale, which vLLM's int8 kernel cannot use",
@@ -144,7 +144,7 @@ def _why_not_on_cards(partial: PartialPlan) -> tuple[str, str] | None:
         reason = (
             "where vLLM prefers another kernel"
             if card == hopper
-            else "on which they were never tried"
+            else "on which they have never been tested"
         )
         return f"{card}, {reason}", ""
     return None
@@ -165,7 +165,7 @@ def _why_not_scales(partial: PartialPlan) -> tuple[str, str] | None:
         and partial.verbatim.get("load_format") != "dummy"
     ):
         return (
-            "the scales could not be read, and may be negative",
+            "the scales could not be read and may be negative",
             "convert the weights to safetensors",
         )
     return None
@@ -191,7 +191,7 @@ def _why_no_head_here(partial: PartialPlan) -> tuple[str, str] | None:
         return "its kernel is for CUDA", ""
     others = [gpu for gpu in partial.cards if gpu.compute_capability != TURING]
     if others and env.get(FORCED) != "1":
-        return f"its kernel is for SM75, and GPU {others[0].index} is not", ""
+        return f"its kernel is for SM75, but GPU {others[0].index} is not", ""
     if not engine.plugin:
         return "caovan's kernels are not installed in the engine", "install them"
     if not allows_kernels(partial):
@@ -200,7 +200,7 @@ def _why_no_head_here(partial: PartialPlan) -> tuple[str, str] | None:
         return f"the kernels cannot be loaded: {engine.library_problem}", ""
     supported = verdict(engine, "lm_head")
     if not supported.ok:
-        reason = supported.reason or "it could not be probed"
+        reason = supported.reason or "the engine could not be probed"
         return f"the plugin does not support how this vLLM computes logits ({reason})", ""
     return None
 
@@ -212,13 +212,13 @@ def _why_no_head(partial: PartialPlan) -> tuple[str, str] | None:
         return "the model is not on this machine yet", "pull it first (`caovanctl model pull`)"
     heads = [weights for weights in model.weights if weights.part == "head"]
     if not sum(weights.size for weights in heads):
-        return "its weights are the embedding's, too, which is looked up in 16 bits", ""
+        return "it shares its weights with the embedding, which is looked up in 16 bits", ""
     if any(weights.dtype not in FLOATS for weights in heads):
         return "its weights are quantised in the checkpoint", ""
     if model.hidden_size % MULTIPLE:
-        return f"the hidden size is {model.hidden_size}, and not a multiple of {MULTIPLE}", ""
+        return f"the hidden size, {model.hidden_size}, is not a multiple of {MULTIPLE}", ""
     if verbatim.get("enable_lora"):
-        return "adapters may change it", "remove --enable-lora"
+        return "adapters can change it", "remove --enable-lora"
     if verbatim.get("load_format") == "ipc_cache":
         return "another process loads the weights", "remove --load-format ipc_cache"
     return None
@@ -227,7 +227,7 @@ def _why_no_head(partial: PartialPlan) -> tuple[str, str] | None:
 def _saved(partial: PartialPlan) -> str:
     count = partial.count("tensor_parallel_size") or 1
     size = sum(w.size / FLOATS[w.dtype] for w in partial.model.weights if w.part == "head")
-    return f"saves {size / count / (1 << 30):.2f} GiB a card, and reads as much less for a token"
+    return f"saves {size / count / (1 << 30):.2f} GiB per card, and reads that much less per token"
 
 
 HEAD = Int8Goal(
@@ -236,8 +236,8 @@ HEAD = Int8Goal(
     purpose="use an int8 lm_head",
     find_refusal=lambda partial: _why_no_head_here(partial) or _why_no_head(partial),
     why_half=lambda partial: (
-        f'half: [policy] lm_head = "int8" {_saved(partial)}, but moves logits by 1 to 7 %, which'
-        " was not measured on real models"
+        f'half: [policy] lm_head = "int8" {_saved(partial)}, but changes logits by 1 to 7 %, '
+        "which was not measured on real models"
     ),
     gain=lambda partial: f": {_saved(partial)}",
     tried=lambda partial: partial.trial.int8_head,

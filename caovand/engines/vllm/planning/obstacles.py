@@ -129,7 +129,7 @@ def uncompiled(placed: PlanOnCards) -> Iterator[Problem]:
         if there:
             yield Problem(
                 f"run {stages} pipeline stages with {what} on a CPU build",
-                "a later stage then has no buffers, and the first completion ends the engine",
+                "a later stage then has no buffers, and the first completion crashes the engine",
                 f"remove {what}",
             )
 
@@ -139,7 +139,7 @@ def quantisation(placed: PlanOnCards) -> Iterator[Problem]:
     if asked != placed.quantization and {asked, placed.quantization} <= EXCLUSIVE:
         yield Problem(
             f"read {placed.quantization} weights as {asked}",
-            "vLLM takes the checkpoint's own method",
+            "vLLM uses the checkpoint's own method",
             "remove --quantization",
         )
     if asked == placed.quantization:
@@ -163,7 +163,7 @@ def quantisation(placed: PlanOnCards) -> Iterator[Problem]:
             other = 'its GGUF with [engine] kind = "llamacpp"'
         yield Problem(
             f"serve {placed.quantization} weights",
-            f"{old}, and vLLM needs SM{major}{minor} for them",
+            f"{old}, but vLLM needs SM{major}{minor} for them",
             f"use a newer card, or {other}",
         )
 
@@ -186,13 +186,13 @@ def check_attention_backend(placed: PlanOnCards) -> Iterator[Problem]:
     if backend and nested:
         yield Problem(
             f"use --attention-backend and --attention-config {nested} both",
-            "vLLM accepts one",
+            "vLLM accepts only one of the two",
             "remove one",
         )
     backend = backend or nested
     old = placed.first((7, 6))
     if old and backend.startswith("FLASH_ATTN"):
-        fact = f"{old}, and it needs SM80"
+        fact = f"{old}, but it needs SM80"
         yield Problem(f"use {backend}", fact, "remove --attention-backend")
     model, plugin = placed.model, "CAOVAN_KERNELS" not in plan.env
     refusal = flashinfer_refusal(model, engine, str(plan.value("dtype") or ""), plugin, plan.env)
@@ -206,7 +206,7 @@ def check_attention_backend(placed: PlanOnCards) -> Iterator[Problem]:
     if early and triton_refuses(kind, engine) and backend == "TRITON_ATTN":
         yield Problem(
             f"keep the cache in {kind} with TRITON_ATTN",
-            f"{early}, and it needs SM89",
+            f"{early}, but it needs SM89",
             "use --kv-cache-dtype auto",
         )
     own = "TRITON_ATTN" if kind.endswith("per_token_head") else ""
@@ -239,8 +239,8 @@ def shared_memory(placed: PlanOnCards) -> Iterator[Problem]:
     gguf = 'its GGUF with [engine] kind = "llamacpp"'
     yield Problem(
         f"read prompts with heads of {width} in {dtype}",
-        f"{old}, where Triton's attention has {SHARED_ON_TURING} bytes of shared memory a block and"
-        f" needs {needed}: the first prompt would end the engine",
+        f"{old}, where Triton's attention has {SHARED_ON_TURING} bytes of shared memory per "
+        f"block but needs {needed}: the first prompt would crash the engine",
         f"use --dtype half, or {gguf}" if half else f"use {gguf}, or a card of SM80 or newer",
     )
 
@@ -260,8 +260,8 @@ def cache_type(placed: PlanOnCards) -> Iterator[Problem]:
         flags = "use --kv-cache-dtype auto, or --dtype bfloat16"
         yield Problem(
             f"keep the cache in {kind} while computing in float16",
-            f"{card}, where attention over an 8-bit cache writes only bfloat16: the first request"
-            " would end the engine",
+            f"{card}, where attention over an 8-bit cache writes only bfloat16: the first "
+            "request would crash the engine",
             flags if "kv_cache_dtype" in placed.plan.verbatim else typed,
         )
 
@@ -271,7 +271,7 @@ def step(placed: PlanOnCards) -> Iterator[Problem]:
     if batch and sequences and sequences > batch:
         yield Problem(
             f"decode {sequences} sequences in steps of {batch} tokens",
-            "each takes at least one",
+            "each sequence needs at least one",
             f"use --max-num-seqs {batch} or less",
         )
     model, plan = placed.model, placed.plan
@@ -280,7 +280,7 @@ def step(placed: PlanOnCards) -> Iterator[Problem]:
     if batch and batch < item and plan.value("limit_mm_per_prompt") is None:
         yield Problem(
             f"read {'images and videos' if images else 'recordings'} in steps of {batch} tokens",
-            f"vLLM does not divide them, and one may have {item} tokens",
+            f"vLLM does not split them, and a single one can have {item} tokens",
             f"use --max-num-batched-tokens {item} or more"
             + (", or --language-model-only" if images else ""),
         )

@@ -67,13 +67,13 @@ def stages_problem(
         return Problem(cannot, f"it has {layers} layers", "use fewer stages")
     dealt = dealt_layers(values, env, layers)
     if not dealt:
-        fact = f"{PARTITION} is {env.get(PARTITION)}, and the model has {layers} layers"
+        fact = f"{PARTITION} is {env.get(PARTITION)}, but the model has {layers} layers"
         remedy = f"use {stages} numbers whose sum is {layers}, or remove it from [engine] env"
         return Problem(cannot, fact, remedy)
     if not has_anchors(dealt, anchors(model)):
         shown = ",".join(map(str, dealt))
-        fact = f"with {shown} layers one of them has no attention layer, which vLLM 0.32 refuses"
-        return Problem(cannot, fact, f"use fewer stages, or deal them by {PARTITION}")
+        fact = f"with {shown} layers, one stage has no attention layer, which vLLM 0.32 refuses"
+        return Problem(cannot, fact, f"use fewer stages, or distribute the layers with {PARTITION}")
     return None
 
 
@@ -84,13 +84,13 @@ def why_stages_refuse_drafts(values: Mapping[str, Any], machine: Inventory) -> s
     if machine.engine.release < releases.DRAFTS_OVER_STAGES:
         since = releases.name(releases.DRAFTS_OVER_STAGES)
         return (
-            f"vLLM {machine.engine.version} refuses MTP with pipeline stages, and {since} is the"
-            " first to draft over them"
+            f"vLLM {machine.engine.version} does not support MTP with pipeline stages; {since} "
+            "is the first release that does"
         )
     if machine.model.model_type not in DRAFTS_OVER_STAGES:
         return (
-            f"vLLM {machine.engine.version} drafts over pipeline stages with the MTP heads of"
-            " Qwen3.5 and DeepSeek V3 alone"
+            f"vLLM {machine.engine.version} drafts over pipeline stages only with the MTP heads "
+            "of Qwen3.5 and DeepSeek V3"
         )
     return ""
 
@@ -126,7 +126,7 @@ def _why_staged(partial: PartialPlan) -> str:
     """Why the cards of one node are the stages of a pipeline."""
     cards, whole = len(partial.gpus), shards_whole_experts(partial.verbatim)
     if not all(are_alike(partial.gpus[0], gpu) for gpu in partial.gpus):
-        return "the cards differ, and each stage has as many layers as its own hold"
+        return "the cards differ, and each stage has as many layers as its cards hold"
     problem = shape_problem(
         partial.model, cards, whole_experts=whole, whole_tiles=partial.whole_tiles
     )
@@ -162,7 +162,7 @@ def idle_cards(partial: PartialPlan) -> list[str]:
     if nodes == 1 or not here < size or here >= (each := _cards_each(partial)):
         return []
     refused = stages_problem({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
-    fact = f"{option(TENSOR)} {size} goes over {nodes} nodes: {here} of {each} cards of each serve"
+    fact = f"{option(TENSOR)} {size} spans {nodes} nodes: only {here} of {each} cards on each serve"
     if refused:
         return [f"{fact}, as {refused.fact}; use {each * nodes}, or remove it"]
     return [f"{fact}; use {option(PIPELINE)} {nodes}, or remove both"]
@@ -218,11 +218,14 @@ def _compare_spanning(partial: PartialPlan, inside: Setting | None) -> tuple[boo
     gpus_by_node = [partial.gpus, *(node.gpus for node in machine.others)]
     cards = [gpu for gpus in gpus_by_node for gpu in gpus[:each]]
     if machine.link is None:
-        return False, "the speed of their link is unknown, and stages need the least of it"
+        return False, "the speed of their link is unknown, and stages use it least"
     if not cards or not partial.model.architecture:
-        return False, "stages need the least of their link, and nothing is known of the model"
+        return False, "stages use their link least, and the model is unknown"
     if not all(are_alike(cards[0], gpu) for gpu in cards) or len(cards) < nodes * each:
-        return False, "their cards differ, and tensor parallel takes memory evenly"
+        return (
+            False,
+            "their cards differ, and tensor parallel needs the same amount of memory on each",
+        )
     if problem:
         return False, problem.fact
     speeds = [sum(card_speed(gpu).gb_s for gpu in gpus[:each]) * 1e9 for gpus in gpus_by_node]
@@ -275,7 +278,7 @@ def _why_dealt(partial: PartialPlan, candidate: Candidate, own: tuple[int, ...])
     tokens = [
         estimate(partial.model, each, partial.cards).kv_tokens for each in (candidate, by_rule)
     ]
-    dealt = f"layers dealt by the cards, {cards}"
+    dealt = f"layers distributed by the cards' memory, {cards}"
     if tokens[0] > tokens[1]:
         rule_tokens = f"{tokens[1]}" if tokens[1] > 0 else "none"
         rule = f"vLLM's own rule ({_comma_separated(own)})"
@@ -285,8 +288,8 @@ def _why_dealt(partial: PartialPlan, candidate: Candidate, own: tuple[int, ...])
         for counts in (candidate.stages, own)
     ]
     return (
-        f"{dealt}: the slowest stage reads its weights in {slow[0]:.3g} ms, by vLLM's own rule"
-        f" ({_comma_separated(own)}) in {slow[1]:.3g} ms (modelled)"
+        f"{dealt}: the slowest stage reads its weights in {slow[0]:.3g} ms, with vLLM's own rule "
+        f"({_comma_separated(own)}) in {slow[1]:.3g} ms (modelled)"
     )
 
 

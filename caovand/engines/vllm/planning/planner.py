@@ -23,7 +23,6 @@ from caovand.engines.vllm.machine.ranks import tensor_groups
 from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.advice import (
-    PlannedRequest,
     advise,
     in_fewer_bits,
     settings_to_lift,
@@ -33,15 +32,20 @@ from caovand.engines.vllm.planning.devices import all_without_other_processes, m
 from caovand.engines.vllm.planning.obstacles import shared_memory
 from caovand.engines.vllm.planning.offers import with_longer_context
 from caovand.engines.vllm.planning.partial_plan import PlanOnCards, chosen_by_policy, offloaded_gib
+from caovand.engines.vllm.planning.planned_request import PlannedRequest
 from caovand.engines.vllm.planning.request import VllmRequest, answer_tokens_s, refuse_crawling
-from caovand.engines.vllm.planning.serving import prompt_warnings, refuse_without_audio_decoder
+from caovand.engines.vllm.planning.serving import (
+    priority_warnings,
+    prompt_warnings,
+    refuse_without_audio_decoder,
+)
 from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
 from caovand.engines.vllm.sizing.offloading import step_cost
 
 GGUF_FILE = (
-    'take a GGUF file of it ([engine] kind = "llamacpp"): llama.cpp lets the CPU compute with'
-    " weights in host memory"
+    'use a GGUF version ([engine] kind = "llamacpp"): in llama.cpp the CPU computes with the '
+    "weights in host memory"
 )
 
 
@@ -78,7 +82,7 @@ def _gguf_advice(case: PlannedRequest) -> tuple[str, ...]:
         return (GGUF_FILE,)
     if case.chosen.generates and gguf.tokens_s <= answer_tokens_s(case.chosen, case.plan):
         return ()
-    return (f'take a GGUF file {gguf.text} ([engine] kind = "llamacpp")',)
+    return (f'use a GGUF file {gguf.text} ([engine] kind = "llamacpp")',)
 
 
 SHORT_CONTEXT = 8192
@@ -125,6 +129,7 @@ def make_plan(
     warnings: list[str | Problem] = [
         *warnings_of(chosen, plan),
         *prompt_warnings(chosen),
+        *priority_warnings(chosen),
         *idle_warnings(chosen),
         *_cost_of_others(case),
         *_cost_of_weights(case),
@@ -151,9 +156,9 @@ def _cost_of_weights(case: PlannedRequest) -> list[str]:
         pinned = pinned_gib(offload, inventory.model, ranks) * tensor_groups(plan.values)
         remedies = tuple(filter(None, (in_fewer_bits(case), settings_to_lift(case))))
         refuse_crawling(chosen, plan, remedies)
-        offloaded = f"{offload:g} GiB of weights a card stay in host memory"
+        offloaded = f"{offload:g} GiB of weights per card stay in host memory"
         if chosen.generates:
-            offloaded += f": about {answer_tokens_s(chosen, plan):.2g} tokens a second"
+            offloaded += f": about {answer_tokens_s(chosen, plan):.2g} tokens/s"
         better = remedies or _gguf_advice(case)
         return ["; ".join((offloaded, *better, f"{cost}, and {pinned:.1f} GiB are pinned"))]
     short = case.memory.fits and _is_short(plan, inventory.model)

@@ -89,17 +89,17 @@ def attention_backend(partial: PartialPlan) -> Setting | None:
     if not partial.turing or not partial.cuda:
         return None
     if backend_in(partial.verbatim.get("attention_config")):
-        return policy(None, "--attention-config names one, and vLLM accepts no second")
+        return policy(None, "--attention-config already names a backend, and vLLM accepts only one")
     asked = partial.verbatim.get("kv_cache_dtype") or partial.config.policy.kv_cache_dtype
     kind = str(asked or partial.trial.cache)
     if kind in TURBOQUANT:
-        return policy(None, f"a {kind} cache has its own attention, which vLLM selects itself")
+        return policy(None, f"a {kind} cache needs its own attention backend, which vLLM selects")
     if kind.endswith("per_token_head"):
-        return policy("TRITON_ATTN", f"no other attention keeps a {kind} cache")
+        return policy("TRITON_ATTN", f"no other attention backend supports a {kind} cache")
     if _leaves_attention_to_vllm(partial.model):
         dtype = str(partial.value("dtype") or "")
         unfit = flashinfer_lacks(partial.model, dtype) or UNKNOWN_WIDTH
-        return policy(None, f"{unfit}; vLLM itself selects another")
+        return policy(None, f"{unfit}; vLLM selects another")
     refusal = _flashinfer_refusal(partial)
     if refusal is None:
         return policy("FLASHINFER", "the only attention that is fast on these cards, also with MTP")
@@ -108,25 +108,25 @@ def attention_backend(partial: PartialPlan) -> Setting | None:
 
 def kv_cache_dtype_by_default(partial: PartialPlan) -> Setting | None:
     if partial.cuda and partial.model.fp8_cache:
-        scales = "the checkpoint has the scales of an fp8 cache"
+        scales = "the checkpoint has scales for an fp8 cache"
         if _reads_declared(partial):
             return policy(EIGHT_BITS, scales)
-        unread = "which no attention reads here"
+        unread = "which no attention backend supports here"
         if partial.model.indexer:
-            unread = "but its sparse attention keeps 8 bits only with scales of its own"
+            unread = "but its sparse attention supports 8 bits only with its own scales"
         return policy(own_type(partial), f"{scales}, {unread}")
     if partial.cuda and breaks_in_8_bits(partial.model):
         return policy(None, KEYS_BREAK)
     if not partial.turing or not partial.cuda:
         return None
     if partial.task in POOLING:
-        return policy(None, "nothing is generated: the cache holds a text only while it is read")
+        return policy(None, "no text is generated: the cache holds a text only while it is read")
     if attention(partial) == "FLASHINFER":
         return policy("fp8", f"twice the context in the same memory; {UNCALIBRATED}")
     if _leaves_attention_to_vllm(partial.model):
-        return policy(None, "vLLM chooses the attention of this model, and its cache")
+        return policy(None, "vLLM chooses this model's attention backend and its cache")
     if flashinfer_supports(partial):
-        unsupported = "is configured, and it does not support an fp8 cache on these cards"
+        unsupported = "is configured, but does not support an fp8 cache on these cards"
         return policy(None, f"{attention(partial)} {unsupported}")
     return policy(None, REFUSED)
 
@@ -183,7 +183,7 @@ def garbled_cache_warnings(partial: PartialPlan) -> list[str]:
     if not kind.startswith("fp8") or partial.model.fp8_cache or not breaks_in_8_bits(partial.model):
         return []
     own = own_type(partial)
-    return [f'the cache is kept in {kind}: {KEYS_BREAK}; set [policy] kv_cache_dtype = "{own}"']
+    return [f'the cache is stored in {kind}: {KEYS_BREAK}; set [policy] kv_cache_dtype = "{own}"']
 
 
 def uncompiled_warnings(partial: PartialPlan) -> list[str]:
@@ -276,8 +276,8 @@ def quantise_at_load(partial: PartialPlan) -> PartialPlan | None:
     if asked or wide or not partial.cards or not floats or not model.weights:
         return None
     reason = (
-        "quantised while they are loaded, the weights need no host memory; a checkpoint that is "
-        "published in 8 or 4 bits is smaller on disk, and often better quantised"
+        "quantised while loading, the weights need no host memory; a checkpoint published in 8 "
+        "or 4 bits is smaller on disk and often better quantised"
     )
     settings = {**partial.settings, "quantization": policy(FP8_AT_LOAD, reason)}
     staged, problem = settings.get(PIPELINE), breaks_at_load(partial, len(partial.gpus))

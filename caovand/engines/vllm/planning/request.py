@@ -26,6 +26,7 @@ from caovand.engines.vllm.memory.settings import (
 )
 from caovand.engines.vllm.planning.decisions import DECIDED, SECOND
 from caovand.engines.vllm.planning.devices import choose_gpus
+from caovand.engines.vllm.planning.draft_schedule import by_batch_size
 from caovand.engines.vllm.planning.environment import environment
 from caovand.engines.vllm.planning.fit import reserve_next_to_others
 from caovand.engines.vllm.planning.partial_plan import (
@@ -59,7 +60,7 @@ class VllmRequest:
 
     def size(self) -> PartialPlan:
         """Size the best of all trials: its `choice` says whether it fits. Raises Unplannable."""
-        return reserve_next_to_others(size_best(self.begin()))
+        return by_batch_size(reserve_next_to_others(size_best(self.begin())))
 
     def decide(self, sized: PartialPlan | None = None) -> PartialPlan:
         """Decide every setting, of a plan that is sized already or of the best. Raises
@@ -153,8 +154,8 @@ class VllmRequest:
             name = own["caovan_mode"]
             if name not in MODES:
                 raise Unplannable(
-                    f'cannot use caovan_mode "{name}" of --additional-config: there is no such'
-                    f" mode; use one of {', '.join(MODES)}"
+                    f'cannot use caovan_mode "{name}" of --additional-config: no such mode; use '
+                    f"one of {', '.join(MODES)}"
                 )
             return user(name, "caovan_mode of --additional-config")
         if self.mode is not None:
@@ -218,10 +219,10 @@ def refuse_crawling(chosen: PartialPlan, plan: Plan, remedies: tuple[str, ...] =
     if tokens_s >= MIN_TOKENS_S:
         return
     name = chosen.inventory.model.path.rstrip("/").rpartition("/")[2]
-    smaller = 'use a smaller model, or a GGUF file of it ([engine] kind = "llamacpp")'
+    smaller = 'use a smaller model, or a GGUF version ([engine] kind = "llamacpp")'
     raise Unplannable(
-        f"cannot serve {name} at a usable speed: {gib:g} GiB of weights a card would stay in host"
-        f" memory, and vLLM would answer {tokens_s:.1f} tokens a second;"
-        f" {', or '.join((*remedies, smaller))}, or pass"
-        f" --cpu-offload-gb {gib:g} in [engine] extra_args to start it anyway"
+        f"cannot serve {name} at a usable speed: {gib:g} GiB of weights per card would stay in "
+        f"host memory, and vLLM would generate {tokens_s:.1f} tokens/s; "
+        f"{', or '.join((*remedies, smaller))}, or pass --cpu-offload-gb {gib:g} in [engine] "
+        "extra_args to start it anyway"
     )

@@ -70,7 +70,7 @@ def dtype(partial: PartialPlan) -> Setting | None:
         width, _ = triton_shared_memory_shortfall(partial.model, "float32")
         if not width and not partial.trial.half:
             return policy("float32", f"{slow}: float16 is up to nine times slower there")
-        lack = f"Triton's attention reads no heads of {width} in float32 there"
+        lack = f"Triton's attention does not support heads of {width} in float32 there"
         reason += f", and {lack if width else 'in float32 the weights leave no room'}"
     if other == "float32":
         reason += f", and vLLM refuses float16 for models of type {partial.model.model_type}"
@@ -133,21 +133,21 @@ def enable_prefix_caching(partial: PartialPlan) -> Setting | None:
         fixed = releases.name(releases.DRAFTS_KEEP_STATES)
         return policy(
             False,
-            f"when a hybrid model drafts, vLLM {partial.engine.version} can silently continue from"
-            " a wrong state (vllm#43559), and"
-            f" {why_unfixed(partial) or 'the plugin does not fix a separate draft model'}; change"
-            f" that, draft nothing ([policy] mtp = 0), or use vLLM {fixed} or newer",
+            f"when a hybrid model drafts, vLLM {partial.engine.version} can silently continue "
+            "from a wrong state (vllm#43559), and "
+            f"{why_unfixed(partial) or 'the plugin does not fix a separate draft model'}; fix "
+            f"that, turn drafting off ([policy] mtp = 0), or use vLLM {fixed} or newer",
         )
     if plugin_keeps_states(partial):
         return policy(
             True,
-            "a prompt that begins like an earlier one skips that part; the plugin keeps vLLM"
-            f" {partial.engine.version}'s states right while it drafts",
+            "a prompt that begins like an earlier one skips that part; the plugin keeps vLLM "
+            f"{partial.engine.version}'s states correct while it drafts",
         )
     if partial.cuda:
         return policy(True, "a prompt that begins like an earlier one skips that part")
     if partial.value("speculative_config"):
-        return policy(False, "on the CPU build MTP with prefix caching kills the engine")
+        return policy(False, "on the CPU build MTP with prefix caching crashes the engine")
     return None
 
 
@@ -160,14 +160,15 @@ def _useless_prefixes(partial: PartialPlan) -> str:
     block = block_tokens(partial)
     if block > usual.prompt:
         return (
-            f"a batch: prompts of {usual.prompt} tokens fill no block of {block}, at whose borders"
-            " a hybrid model's state is kept, and a prefix cache would never hit"
+            f"for batch workloads: prompts of {usual.prompt} tokens do not fill a block of "
+            f"{block}, at whose borders a hybrid model's state is kept, so a prefix cache would "
+            "never hit"
         )
     if partial.trial.prefixes:
         return ""
     return (
-        "a batch: without a prefix cache each request keeps fewer recurrent states, and the cards"
-        " finish more requests"
+        "for batch workloads: without a prefix cache each request keeps fewer recurrent states, "
+        "and the cards finish more requests"
     )
 
 
@@ -193,15 +194,15 @@ def prefix_match_unit(partial: PartialPlan) -> Setting | None:
         return None
     return policy(
         MATCHED,
-        "mode fast: the next turn of a conversation computes only what is new, without the rest of "
-        f"a block of {block} tokens; each prompt takes one short step more",
+        "mode fast: the next turn of a conversation computes only what is new, without the rest "
+        f"of a block of {block} tokens; each prompt takes one extra short step",
     )
 
 
 def disable_custom_all_reduce(partial: PartialPlan) -> Setting | None:
     if not partial.turing or partial.count("tensor_parallel_size") < 2:
         return None
-    fact = "was never tried on linked SM75 cards; NCCL's uses their links, too"
+    fact = "has never been tested on linked SM75 cards; NCCL's also uses their links"
     if not all_linked(partial.gpus):
         fact = "is not safe between cards without full NVLink"
     return policy(True, f"vLLM's own all-reduce {fact}")
@@ -210,7 +211,7 @@ def disable_custom_all_reduce(partial: PartialPlan) -> Setting | None:
 def enable_flashinfer_autotune(partial: PartialPlan) -> Setting | None:
     if not partial.turing or precision.attention(partial) != "FLASHINFER":
         return None
-    return policy(True, "kernel choices for these cards are measured once, while starting")
+    return policy(True, "vLLM measures the best kernels for these cards once, while starting")
 
 
 def gdn_prefill_backend(partial: PartialPlan) -> Setting | None:
@@ -229,7 +230,7 @@ def enforce_eager(partial: PartialPlan) -> Setting | None:
     if not partial.cuda:
         return policy(True, "compiling for a CPU takes longer than it saves")
     if partial.choice and partial.choice.candidate.eager:
-        return policy(True, "memory is short: compiled steps and graphs need more of it")
+        return policy(True, "memory is short: compiled steps and graphs need more")
     return None
 
 
@@ -237,8 +238,8 @@ def compilation_config(partial: PartialPlan) -> Setting | None:
     if partial.warms_up_stages:
         return policy(
             {"mode": STOCK_COMPILE, "backend": "eager"},
-            "later stages allocate buffers in a warm-up, which vLLM's CPU build runs only in a"
-            " compile mode; this one compiles nothing",
+            "later stages allocate buffers in a warm-up, which vLLM's CPU build runs only in a "
+            "compile mode; this model compiles nothing",
         )
     if not partial.cuda or partial.value("enforce_eager"):
         return None
@@ -252,7 +253,9 @@ def compilation_config(partial: PartialPlan) -> Setting | None:
         return user(config, f"[policy] cuda_graphs is {typed}{smaller}")
     reason = "attention runs outside the graphs, which is safe for drafting and long prompts"
     if cuts_latent_graphs(partial.model, partial.engine, partial.cards):
-        reason = f"vLLM {partial.engine.version} captures no TRITON_MLA, the attention for MLA here"
+        reason = (
+            f"vLLM {partial.engine.version} does not capture TRITON_MLA, the attention for MLA here"
+        )
     mode = config["cudagraph_mode"]
     if mode != "PIECEWISE":
         reason = "full graphs for decode steps; mixed steps " + (
@@ -288,7 +291,9 @@ def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
     if partial.choice and partial.choice.candidate.in_bytes and not partial.why_unmodelled:
         share = share_of_sized(partial.model, partial.choice.candidate, partial.cards)
         return policy(
-            share, "the fraction of a card that must be free at the start: the cache's size is set"
+            share,
+            "the fraction of a card that must be free at the start, because the cache's "
+            "size is set",
         )
     total = min(gpu.total_mib for gpu in partial.cards)
     reason = f"AutoMem: leaves {total * (1 - share):.0f} MiB for what vLLM does not measure"
@@ -302,8 +307,8 @@ def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
             listed = ", ".join(f"{mib} MiB {of}" for of, mib in taken.items() if mib)
             return policy(
                 share,
-                f"AutoMem: {what}; {listed}, and {rest:.0f} MiB are left for what vLLM does not"
-                " measure",
+                f"AutoMem: {what}; {listed}, and {rest:.0f} MiB are left for what vLLM does not "
+                "measure",
             )
     if partial.choice:
         kept = reserve(partial.choice.candidate, total_mib=total)
@@ -316,7 +321,10 @@ def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
 def _taken_mib(gpu: Gpu) -> dict[str, int]:
     """MiB of a card that are not the engine's to use, by what they are for."""
     host = host_reserve_mib(gpu.total_mib) if gpu.unified else 0
-    taken = {"stay with the host (unified memory)": host, "are used by others": in_use(gpu)}
+    taken = {
+        "remain for the host (unified memory)": host,
+        "are used by other programs": in_use(gpu),
+    }
     return taken if host or in_use(gpu) >= DESKTOP_MIB else {}
 
 
@@ -325,7 +333,7 @@ def cpu_offload_gb(partial: PartialPlan) -> Setting | None:
         return None
     amount = partial.choice.candidate.offload_gib
     return policy(
-        amount, "this much of the weights does not fit on a card and stays in host memory"
+        amount, "the part of the weights that does not fit on a card, which stays in host memory"
     )
 
 
@@ -335,7 +343,7 @@ def additional_config(partial: PartialPlan) -> Setting | None:
     if not partial.cuda:
         return user(own, "passed verbatim") if own else None
     ours = {"caovan": True, "caovan_mode": partial.mode}
-    reason = "informs the kernels' plugin that caovan planned this, and of the mode"
+    reason = "informs the kernels' plugin of this plan and its mode"
     if own:
         return user({**ours, **own}, f"passed verbatim, with ours merged in: {reason}")
     return Setting(ours, partial.mode_setting.origin, reason)

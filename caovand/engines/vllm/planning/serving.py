@@ -1,32 +1,24 @@
-"""Rules for what clients see (task, address, names, templates, parsers) and how weights are read.
+"""Rules for what clients see (task, address, names, templates, parsers).
 
 A parser of tool calls or thoughts is chosen if this release has it and it reads the model's format:
 another would leave the calls in the text, or fail every chat.
-
-By default vLLM maps each safetensors file: its pages are read once and leave memory again when
-others need it, also under a cgroup's limit, so a checkpoint may be far larger than RAM. Only what
-reads files into memory of their own is decided or refused here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from math import ceil
 from typing import Any
 
 from caovand.core.checkpoint.model_task import is_written_reranker
-from caovand.core.facts.inventory import Host, Inventory, ModelCard
-from caovand.core.facts.shortfalls import cannot_map, small_host
+from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.model_task import POOLING, TITLES, ModelTask
 from caovand.core.plan import Setting, Unplannable
-from caovand.core.problem import Problem
 from caovand.engines.common.chat_formats import REASONING, TOOL_CALLS, ChatFormat, ChatPart, choose
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import RANKS_BY_YES
 from caovand.engines.vllm.planning.partial_plan import (
     PartialPlan,
-    PlanOnCards,
     SettingRule,
     nearest,
     policy,
@@ -66,7 +58,7 @@ def disable_access_log_for_endpoints(partial: PartialPlan) -> Setting | None:
         return None
     return policy(
         ",".join((HEALTH, LOAD, METRICS)),
-        "caovan polls these paths every few seconds: the access log is of clients' requests alone",
+        "caovan polls these paths every few seconds: keeps the access log to clients' requests",
     )
 
 
@@ -82,7 +74,7 @@ def sse_keep_alive_interval(partial: PartialPlan) -> Setting | None:
 
 def shutdown_timeout(partial: PartialPlan) -> Setting | None:
     seconds = ceil(partial.config.watch.shutdown_timeout_s)
-    reason = "[watch] shutdown_timeout_s: requests may finish when asked to stop"
+    reason = "[watch] shutdown_timeout_s: the time that requests get to finish at a stop"
     return Setting(seconds, partial.config.origin("watch", "shutdown_timeout_s"), reason)
 
 
@@ -103,16 +95,16 @@ def refuse_without_audio_decoder(inventory: Inventory) -> None:
     engine = inventory.engine
     if inventory.model.task == "transcription" and engine.decodes_sound is False:
         raise Unplannable(
-            f"cannot serve model {inventory.model.path}: it transcribes, and the environment of"
-            f" vLLM {engine.version} has no package that decodes audio files; install one with"
-            f" `{engine.python} -m pip install soundfile`"
+            f"cannot serve model {inventory.model.path}: it transcribes audio, but vLLM "
+            f"{engine.version}'s environment has no package that decodes audio files; install "
+            f"one with `{engine.python} -m pip install soundfile`"
         )
 
 
 def runner(partial: PartialPlan) -> Setting | None:
     if partial.task not in POOLING:
         return None
-    return policy("pooling", f"the model is for {TITLES[partial.task]}, and generates no text")
+    return policy("pooling", f"the model is for {TITLES[partial.task]} and generates no text")
 
 
 def hf_overrides(partial: PartialPlan) -> Setting | None:
@@ -130,10 +122,25 @@ def prompt_warnings(partial: PartialPlan) -> Iterator[str]:
         return
     if not partial.values.get("chat_template"):
         yield (
-            f"{name} was trained on a prompt of its own, and without a template vLLM scores query"
-            " and document without it: set [model] chat_template to vLLM's"
-            " examples/pooling/score/template/qwen3_reranker.jinja"
+            f"{name} was trained with a special prompt, but without a template vLLM scores query "
+            "and document without it: set [model] chat_template to vLLM's "
+            "examples/pooling/score/template/qwen3_reranker.jinja"
         )
+
+
+def priority_warnings(partial: PartialPlan) -> Iterator[str]:
+    """A warning that clients choose who is served first."""
+    if partial.verbatim.get("scheduling_policy") != "priority":
+        return
+    queue = (
+        "caovan's gateway passes that on, and already orders those that wait by their keys"
+        if partial.config.gateway.listen
+        else "caovan's gateway ([gateway] listen) orders requests by keys instead"
+    )
+    yield (
+        '--scheduling-policy priority: any client may put its requests first ("priority" in the'
+        f" body), and others' out of the cache; {queue} (caovanctl key add --band background)"
+    )
 
 
 TOOL_PARSERS: Mapping[str, tuple[str, ...]] = {
@@ -190,7 +197,7 @@ def tool_call_parser(partial: PartialPlan) -> Setting | None:
 def enable_auto_tool_choice(partial: PartialPlan) -> Setting | None:
     if not partial.value("tool_call_parser"):
         return None
-    return policy(True, "clients may offer tools and the model chooses")
+    return policy(True, "clients can offer tools, and the model chooses")
 
 
 def reasoning_parser(partial: PartialPlan) -> Setting | None:
@@ -228,7 +235,7 @@ def _typed_parser(key: str, name: str, known: frozenset[str]) -> Setting:
         return user(None, f"[server] {key} is none")
     if known and name not in known:
         raise Unplannable(
-            f'cannot use {key} "{name}": this vLLM has no such parser; use {nearest(name, known)}'
+            f'cannot use {key} "{name}": vLLM has no such parser; use {nearest(name, known)}'
         )
     return user(name, f"[server] {key}")
 
@@ -262,68 +269,3 @@ def _lack(partial: PartialPlan, part: ChatPart, chat_format: ChatFormat) -> str:
             f" use vLLM {releases.name(releases.THOUGHTS_BY_TEXT)} or newer"
         )
     return ""
-
-
-STREAMED = "runai_streamer"
-BUFFER_VARIABLE = "RUNAI_STREAMER_MEMORY_LIMIT"
-BUFFER_MIB = 40_000_000_000 >> 20
-"""The streamer's buffer in each process unless it is limited, or the checkpoint is smaller."""
-MAPPED = (None, "auto", "hf", "safetensors", "mistral")
-"""Load formats that obey --safetensors-load-strategy."""
-
-
-def model_loader_extra_config(partial: PartialPlan) -> Setting | None:
-    """A bound for the buffer of a stream that the operator asks for, on a host that lacks the
-    memory for its default."""
-    if partial.verbatim.get("load_format") != STREAMED:
-        return None
-    if BUFFER_VARIABLE in dict(partial.config.engine.env):
-        return None
-    buffers_mib = min(BUFFER_MIB, partial.model.size() >> 20) * len(partial.gpus)
-    if buffers_mib <= partial.host.available_mib:
-        return None
-    return policy(
-        {"memory_limit": 0},
-        f"the streamer's buffers would take {buffers_mib} MiB of the"
-        f" {partial.host.available_mib} MiB of RAM that are available: with 0 each has the size of"
-        " the largest tensor",
-    )
-
-
-def lack_of_memory(model: ModelCard, host: Host, load_format: Any = None) -> Problem | None:
-    """The memory that loading in this format lacks on this host; None if it lacks none."""
-    lack = None if load_format in ("dummy", STREAMED) else small_host(model, host)
-    if lack is None or not cannot_map(model, host):
-        return lack
-    stream = (
-        "stream it, which maps nothing: install runai-model-streamer in the engine's environment"
-        f" and pass --load-format {STREAMED} in [engine] extra_args"
-    )
-    return replace(lack, remedy=f"{lack.remedy}; or {stream}")
-
-
-def whole_files(placed: PlanOnCards) -> Iterator[Problem]:
-    """Files that every rank reads into memory of its own, where they do not fit."""
-    values, model, host = placed.plan.values, placed.inventory.model, placed.inventory.host
-    eager = values.get("safetensors_load_strategy") == "eager"
-    formats = (None, "auto", "hf", "pt") if model.pickled else MAPPED
-    if values.get("load_format") not in formats or not (eager or model.pickled):
-        return
-    ranks = max(len(placed.gpus), 1)
-    largest_mib = model.largest_file >> 20
-    if largest_mib * ranks <= host.ram_mib + host.swap_mib:
-        return
-    processes = f"{ranks} processes" if ranks > 1 else "the engine"
-    fact = (
-        f"{processes} would hold the largest file, {largest_mib} MiB, in memory of"
-        f" {'their' if ranks > 1 else 'its'} own, and the machine has {host.ram_mib} MiB RAM and"
-        f" {host.swap_mib} MiB swap"
-    )
-    if model.pickled:
-        yield Problem("load pickled weights", fact, "get the checkpoint in safetensors files")
-    else:
-        yield Problem(
-            "use --safetensors-load-strategy eager",
-            fact,
-            "remove it: by default vLLM maps the files",
-        )

@@ -169,12 +169,12 @@ def _why_fewer(fewer: PartialPlan, partial: PartialPlan, own: PartialPlan | None
     where, least = min(left, key=lambda card: card[1].free_mib)
     if _context(fewer) <= _context(own):
         return (
-            f"{size} of {len(partial.gpus)} cards {'is' if size == 1 else 'are'} faster than one"
-            " engine over all of them, which would wait for one another"
+            f"{size} of {len(partial.gpus)} cards {'is' if size == 1 else 'are'} faster than one "
+            "engine over all of them, whose cards would wait for one another"
         )
     return (
-        f"{size} of {len(partial.gpus)} cards hold more than all: memory is taken evenly, and"
-        f" {where} has {least.free_mib} MiB free"
+        f"{size} of {len(partial.gpus)} cards hold more than all: every card contributes the "
+        f"same amount of memory, and {where} has only {least.free_mib} MiB free"
     )
 
 

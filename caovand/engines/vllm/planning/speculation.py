@@ -7,7 +7,6 @@ wins over the mode. The planner never makes a model without an MTP head draft.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from caovand.core.config.schema import AUTO_SPEC, MAX_DRAFT_DEPTH, MODES, Config, Mode, auto_spec
 from caovand.core.plan import Setting, Unplannable
@@ -28,7 +27,7 @@ from caovand.engines.vllm.planning.parallel import why_stages_refuse_drafts
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, policy, user
 from caovand.engines.vllm.sizing.space import WORKLOADS
 
-LEAVES_MEMORY = "leaves memory that is worth more here"
+LEAVES_MEMORY = "leaves memory for other settings, which is worth more here"
 MANY_USERS = 16
 """The number of concurrent sequences from which the engine is a service: its cards compute, and
 rejected drafts cost what others could use."""
@@ -57,7 +56,7 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
         )
     flag = count(partial.verbatim.get("max_num_seqs")) or 0
     if flag >= MANY_USERS:
-        reason = f"--max-num-seqs {flag} is for many users, whose throughput drafts may lower"
+        reason = f"--max-num-seqs {flag} is for many users, whose throughput drafts can lower"
         return 0, f"{reason}; pass --speculative-config, or set [policy] mtp, to draft"
     users = partial.config.policy.max_num_seqs or WORKLOADS[partial.config.policy.workload].users
     if partial.model.model_type.startswith(ONE_DRAFT):
@@ -65,8 +64,8 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
     few_active = has_few_active(partial.model)
     if users >= MANY_USERS and few_active:
         return 0, (
-            f"with about {billions_active(partial.model)} active parameters drafts gained little"
-            f" for one user in published runs, and {users} users keep the cards busy"
+            f"with about {billions_active(partial.model)} active parameters drafts gained little "
+            f"for one user in published runs, and {users} users keep the cards busy"
         )
     if users >= MANY_USERS:
         return (
@@ -84,7 +83,7 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
 def speculative_config(partial: PartialPlan) -> Setting | None:
     wanted, setting = _requested_depth(partial)
     if any(name in partial.verbatim for name in PARTS_OF_SPECULATION):
-        return policy(None, "speculation is set by flags passed verbatim")
+        return policy(None, "verbatim flags control drafting")
     if not partial.generates and not partial.pinned("mtp"):
         return None
     if partial.model.drafter and wanted:
@@ -96,19 +95,21 @@ def speculative_config(partial: PartialPlan) -> Setting | None:
                 'set mtp = "auto" or serve a checkpoint that has one'
             )
         asked = f", though {setting.reason}" if wanted and setting.origin == "user" else ""
-        return policy(None, f"the model has no MTP head, so nothing is drafted{asked}")
+        return policy(None, f"the model has no MTP head, so drafting is off{asked}")
     if not partial.model.architecture:
-        return policy(None, "the model is not on this machine yet: unknown whether it can draft")
+        return policy(
+            None, "the model is not on this machine yet, so whether it can draft is unknown"
+        )
     if not wanted:
         return Setting(None, setting.origin, setting.reason)
     refused = why_stages_refuse_drafts(partial.values, partial.inventory)
     if refused and setting.origin == "user" and partial.pinned("mtp"):
         raise Unplannable(f'cannot draft {wanted} tokens with MTP: {refused}; set mtp = "auto"')
     if refused:
-        return policy(None, f"{refused}, so nothing is drafted")
+        return policy(None, f"{refused}, so drafting is off")
     ends = uneven_drafts_end(partial)
     if ends and setting.origin != "user":
-        return policy(None, f"{ends}, so nothing is drafted; [policy] mtp = {wanted} drafts anyway")
+        return policy(None, f"{ends}, so drafting is off; [policy] mtp = {wanted} drafts anyway")
     whole, reason = _whole_rounds(wanted, partial.model.mtp_layers)
     if reason and setting.origin == "user" and partial.pinned("mtp"):
         raise Unplannable(f"cannot draft {wanted} tokens with MTP: {reason}; set mtp = {whole}")
@@ -143,8 +144,8 @@ def _lost_prefixes(partial: PartialPlan) -> str:
     if not long or not own_head_would_corrupt_states(partial):
         return ""
     return (
-        "; while it drafts, prefix caching is off and every prompt is read whole: [policy] mtp = 0"
-        " brings it back"
+        "; while the model drafts, prefix caching is off and every prompt is read in full: "
+        "[policy] mtp = 0 turns it on again"
     )
 
 
@@ -169,7 +170,7 @@ def corruption_warnings(partial: PartialPlan) -> list[str]:
         "enable_prefix_caching": (
             drafting_corrupts_states(partial),
             "vllm#43559",
-            "draft nothing ([policy] mtp = 0)",
+            "turn drafting off ([policy] mtp = 0)",
         ),
     }
     fixed = releases.name(releases.DRAFTS_KEEP_STATES)
@@ -273,58 +274,3 @@ def drafting(placed: PlanOnCards) -> Iterator[Problem]:
         fact = fact if model.mtp_layers else "the model has no MTP head"
         if fact:
             yield Problem("draft with MTP", fact, "remove --speculative-config")
-
-
-DEPTHS, ADAPTIVE = "num_speculative_tokens_per_batch_size", "enable_adaptive_verification"
-
-
-def depths(placed: PlanOnCards) -> Iterator[Problem]:
-    """Errors in --speculative-config about how many drafts are made or verified, and when."""
-    config, release = placed.plan.value("speculative_config"), placed.inventory.engine.release
-    if not isinstance(config, Mapping):
-        return
-    for name in (DEPTHS, ADAPTIVE):
-        if config.get(name) and release < releases.DRAFTS_BY_BATCH:
-            version = placed.inventory.engine.version
-            newer = releases.name(releases.DRAFTS_BY_BATCH)
-            yield Problem(
-                f"use {name}", f"vLLM {version} does not support it", f"use vLLM {newer} or newer"
-            )
-            return
-    if config.get(DEPTHS) and (fact := _schedule_error(config[DEPTHS])):
-        yield Problem(
-            f"draft by {DEPTHS}",
-            fact,
-            "list [first, last, drafts] by batch size: [[1, 4, 3]]",
-        )
-    if config.get(ADAPTIVE) and (fact := _adaptive_error(placed)):
-        yield Problem(f"use {ADAPTIVE}", fact, "remove it from --speculative-config")
-
-
-def _schedule_error(schedule: Any) -> str:
-    """Why vLLM refuses these numbers of drafts by batch size; empty if it accepts them."""
-    rows = schedule if isinstance(schedule, list) else [None]
-    if not all(isinstance(row, list) and len(row) == 3 and _whole(row) for row in rows):
-        return "it is not a list of [first, last, drafts] in whole numbers"
-    ordered = sorted(rows)
-    if ordered[0][0] != 1:
-        return "its first batch size is not 1"
-    ends = (0, *(row[1] for row in ordered))
-    if any(not end < row[0] <= row[1] for end, row in zip(ends, ordered, strict=False)):
-        return "its ranges overlap, or end before they begin"
-    return ""
-
-
-def _whole(row: list[Any]) -> bool:
-    return all(type(number) is int and number >= 0 for number in row)
-
-
-def _adaptive_error(placed: PlanOnCards) -> str:
-    """Why vLLM cannot choose how many drafts it verifies; empty if it can."""
-    if (count(placed.plan.value("pipeline_parallel_size")) or 1) > 1:
-        return "vLLM has no adaptive verification over pipeline stages"
-    if placed.plan.value("enable_lora"):
-        return "vLLM has no adaptive verification with LoRA"
-    if placed.plan.value("enforce_eager"):
-        return "adaptive verification needs whole steps in CUDA graphs"
-    return ""

@@ -9,34 +9,28 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from caovand.core.addresses import is_loopback
-from caovand.core.facts.forecast import MemoryEstimate
-from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.shortfalls import old_driver
-from caovand.core.healing.failure import Failure, Finding, Foreseen
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import Problem
-from caovand.core.units import MIB
 from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.chat_formats import unparsed_warnings
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.flags.table import SECRETS, SUCCESSORS
-from caovand.engines.vllm.memory.candidate import Candidate, free_share
-from caovand.engines.vllm.memory.estimate import spare_tokens
-from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan
+from caovand.engines.vllm.memory.candidate import free_share
 from caovand.engines.vllm.memory.steps import graph_mode
-from caovand.engines.vllm.planning import obstacles, parallel, precision, splits
-from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts, forecast
-from caovand.engines.vllm.planning.devices import FREE_CARDS, unused_card_warnings
+from caovand.engines.vllm.planning import parallel, precision, splits
+from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts
+from caovand.engines.vllm.planning.devices import unused_card_warnings
 from caovand.engines.vllm.planning.drafters import unused_warnings
 from caovand.engines.vllm.planning.environment import allocator_warnings, order_warnings
 from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for
 from caovand.engines.vllm.planning.inputs import vision_warnings
 from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, chosen_by_policy
+from caovand.engines.vllm.planning.loading import lack_of_memory
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, chosen_by_policy
 from caovand.engines.vllm.planning.precision import attention, own_type, uncompiled_warnings
-from caovand.engines.vllm.planning.serving import lack_of_memory
 from caovand.engines.vllm.planning.speculation import corruption_warnings
 
 
@@ -67,8 +61,8 @@ def missed_goal_warnings(partial: PartialPlan, plan: Plan) -> Iterator[str]:
     """A warning for each key that the plan does not reach."""
     for goal, typed, reason in _missed_goals(partial, plan):
         yield (
-            f"[{goal.section}] {goal.key} is {typed}, and {_show(goal.planned(plan))} is planned:"
-            f" {reason}; {goal.remedy}"
+            f"[{goal.section}] {goal.key} is {typed}, but {_show(goal.planned(plan))} is "
+            f"planned: {reason}; {goal.remedy}"
         )
 
 
@@ -86,7 +80,7 @@ def _missed_goals(partial: PartialPlan, plan: Plan) -> Iterator[tuple[Goal, Any,
         setting = plan.settings.get(goal.setting)
         if setting and setting.origin in ("ladder", "remembered"):
             continue  # reported with the ladder's steps
-        yield goal, typed, setting.reason if setting else "this model has no use for it"
+        yield goal, typed, setting.reason if setting else "this model does not use it"
 
 
 def _typed_value(goal: Goal, partial: PartialPlan) -> Any:
@@ -120,9 +114,9 @@ def graph_warnings(partial: PartialPlan, plan: Plan) -> list[str]:
         f', set [policy] kv_cache_dtype = "{own_type(partial)}"' if not attention(partial) else ""
     )
     return [
-        f"vLLM {partial.engine.version} does not capture {mode} graphs while FlashInfer's attention"
-        " verifies drafts, and cuts them at attention; for whole ones draft nothing ([policy] mtp ="
-        f" 0){other}, or use vLLM {fixed} or newer"
+        f"vLLM {partial.engine.version} does not capture {mode} graphs while FlashInfer's "
+        "attention verifies drafts, and cuts them at attention; for full graphs turn drafting "
+        f"off ([policy] mtp = 0){other}, or use vLLM {fixed} or newer"
     ]
 
 
@@ -177,9 +171,9 @@ def _release_warnings(partial: PartialPlan) -> Iterator[str]:
     unified = any(gpu.unified for gpu in partial.cards)
     if unified and engine.release < releases.UNIFIED_MEMORY_RELEASED:
         yield (
-            f"vLLM {engine.version} keeps memory while it loads that the host of unified memory"
-            " runs short of: large models fail, or hang the machine; sudo caovanctl engine install"
-            f" {releases.name(releases.NEWEST_TESTED)}.0"
+            f"vLLM {engine.version} holds memory while loading that a host with unified memory "
+            "cannot spare: large models fail or hang the machine; sudo caovanctl engine install "
+            f"{releases.name(releases.NEWEST_TESTED)}.0"
         )
 
 
@@ -187,9 +181,9 @@ def _unknown_model_warnings(partial: PartialPlan) -> Iterator[str]:
     engine, architecture = partial.engine, partial.model.architecture
     if not engine.knows(architecture):
         yield (
-            f"vLLM {engine.version} has no model {architecture}: it will try the code of"
-            " Transformers, slowly, or refuse; install a vLLM that has it"
-            " (`sudo caovanctl engine install`), or serve another model"
+            f"vLLM {engine.version} has no model {architecture}: vLLM will fall back to the "
+            "slower Transformers code, or refuse; install a vLLM that has it (`sudo caovanctl "
+            "engine install`), or serve another model"
         )
 
 
@@ -207,8 +201,8 @@ def _precision_warnings(partial: PartialPlan, plan: Plan) -> Iterator[str]:
     plain = partial.model.quantization is None  # otherwise it is a conflict
     if plain and dtype and chosen_by_policy(plan, "dtype") == "float32":
         yield (
-            f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
-            " card of SM80 or newer, or another model"
+            f"the model runs in float32, slowly and with twice the memory: {dtype.reason}; use a "
+            "card of SM80 or newer, or another model"
         )
     in_half = chosen_by_policy(plan, "dtype") == "half"
     if (slow := without_tensor_cores(partial.cards)) and (in_half or not plain):
@@ -219,8 +213,8 @@ def _precision_warnings(partial: PartialPlan, plan: Plan) -> Iterator[str]:
     if rounded := chosen_by_policy(plan, "quantization"):
         name = partial.model.path.rstrip("/").rpartition("/")[2]
         yield (
-            f"the weights are quantised to {rounded} while they are loaded: in 16 bits they"
-            f" leave no room here; a checkpoint such as {name}-FP8 or {name}-AWQ loads faster"
+            f"the weights are quantised to {rounded} while loading: in 16 bits they leave no "
+            f"room here; a checkpoint such as {name}-FP8 or {name}-AWQ loads faster"
         )
     kind = str(plan.value("kv_cache_dtype"))
     if cost := TURBOQUANT_COST.get(kind):
@@ -264,9 +258,9 @@ def _exposure_warnings(partial: PartialPlan, plan: Plan) -> list[str]:
     if keyed or {"api_key", "uds"} & set(partial.verbatim) or is_loopback(host):
         return []
     return [
-        f"the engine listens on {host} and the configuration sets no API key: unless caovand's own"
-        " environment has VLLM_API_KEY, anyone who can reach that address can use the engine; set"
-        ' [server] api_key_file, or host = "127.0.0.1"'
+        f"the engine listens on {host}, and the configuration sets no API key: unless caovand's "
+        "own environment has VLLM_API_KEY, anyone who can reach that address can use the "
+        'engine; set [server] api_key_file, or host = "127.0.0.1"'
     ]
 
 
@@ -277,74 +271,16 @@ def _flag_warnings(partial: PartialPlan, words: tuple[command_line.Flag, ...]) -
     for flag in command_line.public(words):
         word = option(flag.name)
         if not flag.name:
-            warnings.append(f'"{flag.value}" in extra_args belongs to no flag')
+            warnings.append(f'"{flag.value}" in extra_args does not belong to any flag')
         elif typed := command_line.unknown_flag(flag, partial.engine):
             instead = SUCCESSORS.get(flag.name, "")
-            text = f"vLLM {partial.engine.version} has no {typed}: it will refuse to start"
+            text = f"vLLM {partial.engine.version} has no {typed} and will refuse to start"
             warnings.append("; ".join(filter(None, (text, instead))))
         elif word in partial.engine.deprecated:
             warnings.append(f"{word} is deprecated in vLLM {partial.engine.version}")
         elif flag in seen:
             warnings.append(
-                f"every user of this machine can see the values of several {word}: pass only one"
+                f"every user of this machine can see the values if several {word} are passed: "
+                "pass only one"
             )
     return warnings
-
-
-WEIGHTS_SHARE, STEPS_SHARE, GRAPHS_SHARE, NEED_SHARE = 0.08, 0.1, 0.6, 0.05
-"""The relative error of each part of a forecast. For twelve models on an H200 weights were forecast
-at most 6.3 % too large, CUDA graphs 58 %, and the capacity of the cache 4 % too small."""
-INSISTED_KEY = "max_model_len"
-
-
-def foreseen_failure(plan: Plan, inventory: Inventory) -> Foreseen | None:
-    """The failure in which a start of this plan is known to end."""
-    # A word that belongs to no flag may be another value of a flag that takes several.
-    if problems := command_line.argument_problems(plan.extra_args, inventory.engine, strays=False):
-        return _bad_arguments(str(problems[0]))
-    cards = cards_of_plan(plan, inventory)
-    for problem in conflicts(plan, inventory, cards):
-        lacks_cards = any(obstacles.cards(PlanOnCards(plan, inventory, cards)))
-        return _bad_arguments(str(problem), hold=lacks_cards)
-    return _foresee_short_cache(plan, inventory)
-
-
-def _bad_arguments(text: str, *, hold: bool = False) -> Foreseen:
-    failure: Failure = "gpu-absent" if hold else "bad-arguments"
-    return Foreseen(Finding(failure, text, "plan"), hold)
-
-
-def _foresee_short_cache(plan: Plan, inventory: Inventory) -> Foreseen | None:
-    """Predict a cache that is too small by more than the forecast's error."""
-    memory = forecast(plan, inventory)
-    if not is_clear(memory):
-        return None
-    have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
-    short = memory.shortage or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
-    insist = f"add {INSISTED_KEY} to [policy] pinned to try it anyway"
-    text = "; ".join((f"cannot start: it does not fit: {short}", *plan.advice[:2], insist))
-    longest = _with_margin(memory, candidate_of_plan(plan, inventory))
-    captures = {"fits": str(longest)} if longest else {}
-    failure: Failure = "kv-cache-short" if memory.kv_mib > 0 else "kv-cache-none"
-    others = any(remedy.startswith(FREE_CARDS) for remedy in plan.advice)
-    return Foreseen(Finding(failure, text, "plan", captures), others, INSISTED_KEY)
-
-
-def _with_margin(memory: MemoryEstimate, asked: Candidate) -> int:
-    """The context to lower to, in tokens: a start that compiles leaves less than the forecast."""
-    if memory.gpu_memory_utilization is None or not memory.kv_mib > 0:
-        return memory.max_model_len
-    cache = memory.kv_mib * MIB
-    return int(memory.max_model_len * max(spare_tokens(asked, cache), 0) / cache)
-
-
-def is_clear(memory: MemoryEstimate) -> bool:
-    """Whether a forecast says that the cache is too small even if it errs as far as it ever did."""
-    if memory.fits is not False or memory.lack:
-        return False
-    parts = dict(memory.parts)
-    margin = NEED_SHARE * memory.needed_mib
-    if memory.gpu_memory_utilization is not None:  # on a card the cache has what the rest leaves
-        margin += WEIGHTS_SHARE * memory.weights_mib + STEPS_SHARE * parts.get("activations", 0)
-        margin += GRAPHS_SHARE * parts.get("graphs", 0)
-    return memory.needed_mib - memory.kv_mib > margin

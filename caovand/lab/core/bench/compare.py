@@ -29,7 +29,7 @@ class RoundSpread:
 
 @dataclass(frozen=True)
 class FigureChange:
-    """One figure in both results. `change` is (B - A) / A; `verdict` completes "B is ...".
+    """One metric in both results. `change` is (B - A) / A; `verdict` completes "B is ...".
 
     `chance` is the probability that noise alone causes such a difference, by Wilcoxon's exact
     rank-sum test over the rounds; None with too few rounds for any verdict.
@@ -46,7 +46,7 @@ class FigureChange:
 
 
 def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[FigureChange]:
-    """Every figure that both results have, by prompt length and concurrency."""
+    """Every metric that both results have, by prompt length and concurrency."""
     others = {(cell["prompt"], cell["at_once"]): cell for cell in b["cells"]}
     for cell in a["cells"]:
         other = others.get((cell["prompt"], cell["at_once"]))

@@ -51,7 +51,7 @@ def _draw(text: str) -> bytes:
 def fit(text: str, tokens: int, count: TokenCounter) -> tuple[str, int]:
     """Cut `text` to about `tokens` tokens, never more; return it with its count.
 
-    `count` asks the engine. The search narrows an interval of lengths in characters, guessing by
+    `count` queries the engine. The search narrows an interval of lengths in characters, guessing by
     the observed density.
     """
     low, low_count = 0, 0
@@ -66,7 +66,7 @@ def fit(text: str, tokens: int, count: TokenCounter) -> tuple[str, int]:
             if at == len(text):
                 raise TooLittleText(
                     f"make a prompt of {tokens:,} tokens",
-                    f"all texts together have {counted:,}",
+                    f"all texts together have only {counted:,}",
                     "choose shorter --prompts",
                 )
         else:
@@ -80,7 +80,7 @@ def fit(text: str, tokens: int, count: TokenCounter) -> tuple[str, int]:
     if not low_count:
         raise TooLittleText(
             f"make a prompt of {tokens:,} tokens",
-            "its beginning alone has more",
+            "its unique beginning alone is longer",
             "choose longer --prompts",
         )
     return text[:low], low_count

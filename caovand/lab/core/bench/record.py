@@ -1,4 +1,4 @@
-"""Timing of one request, and figures of concurrent requests."""
+"""Timing of one request, and metrics of concurrent requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TimedAnswer:
 
 
 def round_of(answers: Sequence[TimedAnswer]) -> dict[str, Any]:
-    """The figures of requests sent at the same time.
+    """The metrics of requests sent at the same time.
 
     Prefill lasts until the last first token. The decoding rate is the sum of each request's rate
     after its own first token, so it excludes the time of other requests' prefill.
@@ -89,7 +89,7 @@ def cell(
 
 
 def values(cell: Mapping[str, Any], name: str) -> list[float]:
-    """One figure of every round; for a list within a round, its median."""
+    """One metric of every round; for a list within a round, its median."""
     values = [round_[name] for round_ in cell["rounds"]]
     plain = [median(value) if isinstance(value, list) and value else value for value in values]
     return [value for value in plain if isinstance(value, (int, float))]
@@ -112,8 +112,9 @@ def quantile(numbers: Sequence[float], share: float) -> float | None:
 
 
 def counted_at(status: Mapping[str, Any], now: float) -> float:
-    """The time of the oldest figures and samples in a status document; `now` is the document's
-    time."""
+    """The time of the oldest metrics and samples in a status document; `now` is the document's
+    time.
+    """
     age_s = status["figures"]["age_s"]
     samples = (gpu["at"] for gpu in status["gpus"] if not gpu["fault"])
     figures = -math.inf if age_s is None else now - float(age_s)
@@ -129,7 +130,7 @@ def counts(
     """The daemon's counts between two status documents, between which `answers` arrived.
 
     `busy` is from the first request to the last token. `others` counts other clients' requests,
-    whose drafts and energy are included in these figures. None is unknown, and so is everything if
+    whose drafts and energy are included in these metrics. None is unknown, and so is everything if
     the engine does not count every answered request.
     """
     old, new = before["figures"]["totals"], after["figures"]["totals"]

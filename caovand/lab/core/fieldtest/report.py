@@ -1,4 +1,4 @@
-"""Format a field test's results as Markdown for posting, with measured next to modelled figures."""
+"""Format a field test's results as Markdown for posting, with measured next to modelled values."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def lines(
         yield from _forecast(trial)
     yield ""
     yield (
-        "Modelled: tokens per second over all requests, which the planner compares to choose"
-        " between plans. The first token and tok/J are not modelled, nor is anything shown as"
-        f" {NOTHING}. All figures are medians; the archive has every round."
+        "Modelled: tokens per second over all requests, by which the planner chooses between "
+        "plans. Time to first token and tok/J are not modelled, nor is anything shown as "
+        f"{NOTHING}. All values are medians; the archive has every round."
     )
 
 
@@ -64,7 +64,7 @@ def _machine(facts: StepDocument) -> Iterator[str]:
     order = facts["order"]
     rounds = f"{order['rounds']} round{'s' * (order['rounds'] > 1)}"
     tried = f"prompts of {_numbers(order['prompts'])} tokens, {_numbers(order['at_once'])} at once"
-    yield f"- asked for: {tried}, {rounds} of each"
+    yield f"- requested: {tried}, {rounds} of each"
     for check in facts["doctor"]["checks"]:
         if check["verdict"] != "PASS":
             yield f"- doctor, {check['verdict']}: {check['text']}"

@@ -38,7 +38,7 @@ def quiet(config: Config, port: int) -> Config:
 ATTENTION_OFF = ("CAOVAN_ATTENTION", "off")
 """Leaves attention and the cache's writes to vLLM, and the other kernels on."""
 CACHES = {"int4_per_token_head": "cache of 4 bits", "int8_per_token_head": "cache of 8 bits"}
-"""vLLM's types that caovan's attention reads and writes; older vLLMs have none of them."""
+"""vLLM's types that caovan's attention reads and writes; older releases of vLLM lack them."""
 DRAFTS = (("CAOVAN_DRAFTER", "int8"), ("CAOVAN_DRAFT_VOCABULARY", "65536"))
 """Makes the plugin draft with fewer bytes."""
 

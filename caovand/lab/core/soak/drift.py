@@ -98,6 +98,6 @@ def _drafts(samples: Sequence[SoakSample]) -> Iterator[SoakCheck]:
         yield SoakCheck("drafts", Outcome.UNKNOWN, "too few to judge")
         return
     a, b = (count / of for count, of in zip(accepted, drafts, strict=True))
-    text = f"{a:.2f} tokens of a draft were accepted in the first third, {b:.2f} in the last"
+    text = f"{a:.2f} tokens per draft were accepted in the first third, {b:.2f} in the last"
     outcome = Outcome.FAILED if b < a * COLLAPSED_SHARE else Outcome.PASSED
     yield SoakCheck("drafts", outcome, text)

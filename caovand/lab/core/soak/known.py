@@ -1,10 +1,10 @@
 """Known greedy answers, and the meaning of a different answer.
 
-The answers are taken at the start while nothing else is asked, each several times, so that those
-with and without a hit of the prefix cache are known. Later ones are compared token by token up to
-the first difference: all after it is another text.
+The answers are recorded at the start, while no other request runs, each several times, with and
+without a prefix-cache hit. Later ones are compared token by token up to the first difference: all
+after it is another text.
 
-Rounding is no fault: the batch, and the part of a prompt that a cache had, change the order of
+Rounding is not a fault: the batch, and the part of a prompt that a cache had, change the order of
 summation, so two nearly equal tokens may swap (health/canary.py). Therefore:
 
 - Only wrong data replaces a token that had led by more than canary's MARGIN: a failure.
@@ -12,8 +12,8 @@ summation, so two nearly equal tokens may swap (health/canary.py). Therefore:
   become more frequent, which rounding does not explain (Fisher's exact test, second half of the
   soak against the first).
 - Alone, the second of two answers in a row has the same batch and the same cache hit as one of the
-  start: any difference is a failure. The first of the two may have hit whatever a cache still has
-  of the prompt: within the margin it is counted.
+  start: any difference is a failure. The first of the two may have hit whatever part of the
+  prompt a cache still holds: within the margin it is counted.
 - If an engine reports no logprobs, no margin is known: alone, any difference is a failure.
 """
 

@@ -12,7 +12,7 @@ from caovand.lab.core.soak.seen import SoakRecord, SoakSample
 WARM_UP = 0.25
 """Share of a soak in which caches fill and buffers reach their size."""
 MIN_JUDGED_S = 900.0
-"""Growth over less time after the warm-up is no failure: buffers may still be filling."""
+"""Growth over less time after the warm-up is not a failure: buffers may still be filling."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ WATCHED = (
 
 
 def checks(seen: SoakRecord) -> Iterator[SoakCheck]:
-    """One check for each observable figure."""
+    """One check per observable metric."""
     kept = settled_samples(seen.samples, seen.seconds, WARM_UP)
     for figure in WATCHED:
         points = [
@@ -67,7 +67,7 @@ def _check(figure: WatchedMetric, points: Sequence[trends.TrendPoint], known: bo
         )
         if points[-1][0] - points[0][0] >= MIN_JUDGED_S:
             return SoakCheck(figure.label, Outcome.FAILED, text)
-        short = f"; {MIN_JUDGED_S / 60:.0f} minutes after the warm-up would tell whether it leaks"
+        short = f"; judging a leak takes {MIN_JUDGED_S / 60:.0f} minutes after the warm-up"
         return SoakCheck(figure.label, Outcome.NOTED, text + short)
     return SoakCheck(
         figure.label, Outcome.PASSED, f"{low:,.0f} to {high:,.0f}{unit}, no steady growth"

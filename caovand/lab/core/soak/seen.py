@@ -10,7 +10,7 @@ from caovand.lab.core.soak.known import Difference
 
 @dataclass(frozen=True)
 class SoakSample:
-    """One sample of the processes and the daemon's figures; None is unknown.
+    """One sample of the processes and the daemon's metrics; None is unknown.
 
     Memory is in MiB; `files` are open descriptors, `shared` is all of /dev/shm. `throttled` names
     why one of the engine's cards is throttled.

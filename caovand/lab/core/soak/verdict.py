@@ -20,7 +20,7 @@ NOTABLE_EVENTS = frozenset({"suspicion", "noticed", "reload", "mode", "tune", "g
 EMPTY = "empty answer"
 """Kind of error for an answer that has tokens, but no text."""
 MAX_EMPTY_SHARE = 0.1
-"""Tolerated share of requests: a model may end at once, or begin with invisible tokens."""
+"""Tolerated share of requests: a model can stop at once, or begin with invisible tokens."""
 NAMED = FAILING_EVENTS | NOTABLE_EVENTS | {STARTED}
 
 
@@ -45,7 +45,7 @@ def has_passed(checks: Sequence[SoakCheck]) -> bool:
 def _answers_alone(compared: Sequence[AnswerComparison]) -> SoakCheck:
     name = "answers alone"
     if not compared:
-        return SoakCheck(name, Outcome.UNKNOWN, "no known prompt was asked again")
+        return SoakCheck(name, Outcome.UNKNOWN, "no known prompt was repeated")
     other = [answer for answer in compared if answer.difference]
     bad = [answer for answer in other if _fails_alone(answer)]
     if bad:
@@ -53,7 +53,7 @@ def _answers_alone(compared: Sequence[AnswerComparison]) -> SoakCheck:
             name, Outcome.FAILED, f"{_format_count(bad, compared)}; {_first_difference(bad)}"
         )
     if other:
-        text = f"{_format_count(other, compared)}, within rounding and not when asked again"
+        text = f"{_format_count(other, compared)}, within rounding and not reproducible"
         return SoakCheck(name, Outcome.NOTED, text)
     return SoakCheck(name, Outcome.PASSED, f"{len(compared)} of {len(compared)} as at the start")
 
@@ -66,7 +66,7 @@ def _fails_alone(answer: AnswerComparison) -> bool:
 def _answers_under_load(compared: Sequence[AnswerComparison], seconds: float) -> SoakCheck:
     name = "answers under load"
     if not compared:
-        return SoakCheck(name, Outcome.UNKNOWN, "no known prompt was asked next to other requests")
+        return SoakCheck(name, Outcome.UNKNOWN, "no known prompt ran alongside other requests")
     other = [answer for answer in compared if answer.difference]
     if not other:
         text = f"{len(compared)} of {len(compared)} as at the start"
@@ -83,13 +83,13 @@ def _answers_under_load(compared: Sequence[AnswerComparison], seconds: float) ->
     chance = more_often(early, len(first), later, len(compared) - len(first))
     if chance <= FREQUENCY_SIGNIFICANCE:
         text = (
-            f"{counted}, ever more of them: {early} of {len(first)} in the first half,"
-            f" {later} of {len(compared) - len(first)} in the second"
+            f"{counted}, increasingly: {early} of {len(first)} in the first half, {later} of "
+            f"{len(compared) - len(first)} in the second"
         )
         return SoakCheck(name, Outcome.FAILED, text)
     known = all(answer.difference and answer.difference.margin is not None for answer in other)
     reason = (
-        "within rounding" if known else "as batches may explain; the engine reports no logprobs"
+        "within rounding" if known else "which batching can explain; the engine reports no logprobs"
     )
     return SoakCheck(name, Outcome.NOTED, f"{counted}, {reason}, not more often in the second half")
 
@@ -109,7 +109,7 @@ def _errors(seen: SoakRecord) -> SoakCheck:
     few = empty <= MAX_EMPTY_SHARE * sum(seen.requests.values())
     errors = [error for error in seen.errors if error.kind != EMPTY or not few]
     if not errors and empty:
-        text = f"no request failed; {empty} answers were tokens without text"
+        text = f"no request failed; {empty} answers had tokens but no text"
         return SoakCheck("errors", Outcome.NOTED, text)
     if not errors:
         return SoakCheck("errors", Outcome.PASSED, "no request failed")
@@ -138,7 +138,7 @@ def _breaks(seen: SoakRecord) -> SoakCheck:
 def _events(seen: SoakRecord) -> SoakCheck:
     notable = [event for event in seen.events if event.kind in NOTABLE_EVENTS]
     if not notable:
-        return SoakCheck("events", Outcome.PASSED, "the daemon noticed nothing else")
+        return SoakCheck("events", Outcome.PASSED, "the daemon reported nothing else")
     return SoakCheck("events", Outcome.NOTED, "; ".join(_texts(notable)))
 
 

@@ -27,7 +27,9 @@ ROWS = (
     signature("model.head", "cause", "bad-arguments",
          _LACKS + r"[^}]{0,200}'(?:\w{1,40}\.){0,4}"
          r"(?P<head>(?:score|classifier|classification_head|dense)(?:\.\w{1,20}){0,2}\.(?:weight"
-         r"|bias))'"),
+         r"|bias))'"
+         r"|no module or parameter named '(?P<scores>score|classifier|classification_head)' in "
+         r"(?P<generates>\w{1,80})"),
     signature("model.lacking", "cause", "model-missing",
          _LACKS + rf"(?:'(?P<output>{_PART}lm_head\.(?:weight|bias))'\}}"
          rf"|{_OTHERS}'(?P<scale>(?:\w{{1,60}}\.){{0,12}}\w{{0,20}}(?:scale|absmax|qweight|qzeros|g_idx)\w{{0,20}})'"
@@ -46,7 +48,9 @@ ROWS = (
          r"config file at '(?P<file>[^']{1,400}\.gguf)' is not a valid JSON"
          r"|Unknown gguf model_type: (?P<type>\S{1,60})"),
     signature("model.mistral", "cause", "bad-arguments",
-         r"Failed to load mistral 'params\.json' config for model (?P<model>\S{1,300}[^\s.])"),
+         r"Failed to load mistral 'params\.json' config for model (?P<model>\S{1,300}[^\s.])"
+         # releases before 0.8.5
+         r"|: (?P<unread>assert isinstance\(config_dict, dict\))$"),
     signature("model.method", "cause", "bad-arguments",
          r"(?:Unknown|Invalid) quantization method: ?(?:(?P<method>[\w-]{1,60})|(?P<none>)\.)"),
     signature("model.methods", "cause", "bad-arguments",
@@ -143,6 +147,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "sglang.model.broken": _BROKEN,
     "model.head": (
+        "The checkpoint has {scores}, the head of a model that classifies or scores, and was "
+        "loaded as {generates}, which generates: let architectures in its config.json (or "
+        "--hf-overrides) name the ...ForSequenceClassification that it was trained as, and pass "
+        "--runner pooling (before 0.10 --task classify or score). If this release has no such "
+        "class for the model, score with Transformers.",
         "The checkpoint has no {head}, which a model that classifies or scores needs: it is a "
         "generative one. For rerankers made of one (Qwen3-Reranker) pass --hf-overrides with the "
         "architecture ...ForSequenceClassification, classifier_from_token and "
@@ -192,6 +201,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "or llama.cpp.",
     ),
     "model.mistral": (
+        "No params.json could be read ({unread}): --config-format mistral, or the name of a "
+        "Mistral model, lets vLLM look for Mistral's own format. For a repository with config.json "
+        "alone, as quantizations by others are, pass --config-format hf (--config_format in old "
+        "releases) and leave --load-format mistral and --tokenizer-mode mistral out.",
         "{model} has no params.json, so it is not in Mistral's own format: remove --config-format "
         "mistral, --load-format mistral and --tokenizer-mode mistral, which are for repositories "
         "with params.json and consolidated.safetensors; quantizations by others usually have the "

@@ -69,9 +69,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "nccl.custom": (
         "The custom all-reduce could not share the buffers of its CUDA graphs among the cards: "
-        "memory of expandable segments cannot be shared so. Unset PYTORCH_CUDA_ALLOC_CONF (or "
-        "PYTORCH_ALLOC_CONF), or take expandable_segments:True out of it (images and trainers may "
-        "set it); else leave all-reduce to NCCL: --disable-custom-all-reduce.",
+        "leave all-reduce to NCCL (--disable-custom-all-reduce). Parts of cards that a device "
+        "plugin shares out (HAMi, vGPU) cannot share them at all; memory of expandable segments "
+        "cannot, either: without PYTORCH_CUDA_ALLOC_CONF (PYTORCH_ALLOC_CONF), or without "
+        "expandable_segments:True in it (images and trainers may set it), the custom all-reduce "
+        "works.",
     ),
     "nccl.duplicate": (
         "Two ranks use the same card: give each rank its own in CUDA_VISIBLE_DEVICES.",

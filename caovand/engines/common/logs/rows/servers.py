@@ -19,6 +19,7 @@ _RAW = re.compile(
     r"|.{0,200}(?:could not load model: rpc error|grpc process not found: "
     r"|backend not found: /|backend not found, install)"
     r"|ape error: |[“\"][^”\"]{1,100}llamafile[”\"] |fatal error: support for --gpu "
+    r"|.{0,60}\bkserve ERROR "
     r"|Error: (?:Shard|DownloadError|WebserverFailed|ArgumentValidation)"
 )
 ROWS = (
@@ -28,6 +29,9 @@ ROWS = (
          r"(?:cannot be opened because|Not Opened)"),
     signature("llamafile.gpu", "cause", "gpu-absent",
          r"support for --gpu (?P<gpu>\w{1,12}) was explicitly requested, but"),
+    # Its vLLM takes as many ranks as there are cards, and divides by that
+    signature("kserve.cards", "cause", "gpu-absent",
+         r"Failed to start model server: (?P<divided>integer division or modulo by zero)"),
     # text-generation-inference
     signature("tgi.instruction", "cause", "backend-unsupported",
          r"Shard process was signaled to shutdown with signal 4\b"),
@@ -78,6 +82,12 @@ ROWS = (
          r"No enough gpu memory for runtime|\[TM\]\[(?:ERROR|FATAL)\].{0,200}out of memory"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "kserve.cards": (
+        "KServe's server counts the cards of its pod, found none, and divided by that ({divided}): "
+        "request them (resources.limits nvidia.com/gpu in the InferenceService), and see that the "
+        "node has the device plugin and, where its default is another, runtimeClassName: nvidia; "
+        "nvidia-smi in the pod must show a card.",
+    ),
     "llamafile.map": (
         "The system forbids the llamafile to run ({denied}). On macOS its Gatekeeper does: open "
         "System Settings, Privacy & Security, and choose Open Anyway, or run `xattr -d "
