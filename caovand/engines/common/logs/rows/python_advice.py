@@ -81,10 +81,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "--tokenizer-mode, --config-format and --load-format mistral (a GGUF file has none), or "
         "add the original repository's tekken.json (--tokenizer with its name).",
         "The folder has no tokenizer that can be read so. A repository of Mistral's with "
-        "tekken.json needs --tokenizer-mode, --config-format and --load-format mistral; without it, "
-        "one must be read as Transformers does (auto, hf, auto). Otherwise download tokenizer.json and "
-        "tokenizer_config.json, set another tokenizer with --tokenizer, and install sentencepiece "
-        "and tiktoken.",
+        "tekken.json needs --tokenizer-mode, --config-format and --load-format mistral; one "
+        "without must be read as Transformers does (auto, hf, auto). Otherwise download "
+        "tokenizer.json and tokenizer_config.json, set another tokenizer with --tokenizer, and "
+        "install sentencepiece and tiktoken.",
     ),
     "model.type": (
         "{type} is not the type of a model, but of its part ({part}): config.json comes from a "
