@@ -81,8 +81,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "--tokenizer-mode, --config-format and --load-format mistral (a GGUF file has none), or "
         "add the original repository's tekken.json (--tokenizer with its name).",
         "The folder has no tokenizer that can be read so. A repository of Mistral's with "
-        "tekken.json needs --tokenizer-mode, --config-format and --load-format mistral; one "
-        "without must be read as Transformers does (auto, hf, auto). Otherwise download "
+        "tekken.json needs --tokenizer-mode mistral (--config-format and --load-format, too); "
+        "one without is read as Transformers does (auto, hf, auto). Otherwise download "
         "tokenizer.json and tokenizer_config.json, set another tokenizer with --tokenizer, and "
         "install sentencepiece and tiktoken.",
     ),
