@@ -121,7 +121,7 @@ def page(
         yield from answer_text.evidence(asdict(answer)) if answer else ()
     elif explanation.reached == "serving":
         yield "no failure: the engine served"
-    elif explanation.reached:
+    elif explanation.reached not in ("", "resolve"):
         yield f"no known failure: the log ends in phase {explanation.reached}"
     else:
         yield "no known failure"

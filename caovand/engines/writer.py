@@ -15,12 +15,11 @@ from caovand.engines import registry
 from caovand.engines.attribution import UNCERTAIN, LogWriter, advice_for_any, attribute
 from caovand.engines.common.logs import refusals
 from caovand.engines.common.logs.hit import MAX_TEXT
-from caovand.engines.common.logs.rows import (
-    python,
-)
+from caovand.engines.common.logs.rows import checkpoint, python
 from caovand.engines.common.logs.whole_log import HIDDEN, lines_of, without_secrets
 from caovand.engines.common.logs.wrapping import join_wrapped, without_label, without_markup
 from caovand.engines.explaining.answer import answer_of
+from caovand.engines.explaining.answered import of_answers
 from caovand.engines.explaining.excerpts import is_alarming
 from caovand.engines.explaining.failed_requests import of_request
 from caovand.engines.explaining.named import ENGINES_TOO, engine_named, title_outside
@@ -52,8 +51,9 @@ def explain_log(text: str) -> tuple[LogWriter, Explanation] | None:
         lines = lines_of(text)
     found = attribute(text, lines)
     if found and (engine := found[0].engine):
-        found = found[0], of_request(found[1], lines, engine.explain)
-    found = _with_name(found, text, lines)
+        explanation = of_request(found[1], lines, engine.explain)
+        found = found[0], of_answers(explanation, lines, advice_for_any)
+    found = _with_quantizer(_with_name(found, text, lines), lines)
     found = _with_lead(_cut_short(found, lines), lines)
     return found and (found[0], with_system(found[1], found[0].name or engine_named(lines), lines))
 
@@ -83,6 +83,18 @@ def _with_name(
         if own.finding is None or _is_same(own.finding, finding):
             return LogWriter(engine.name, engine.title), own if own.finding else found[1]
     return LogWriter("", outside or found[0].title), found[1]
+
+
+def _with_quantizer(
+    found: tuple[LogWriter, Explanation] | None, lines: Sequence[str]
+) -> tuple[LogWriter, Explanation] | None:
+    """An explanation of a tensor that does not fit, by what the checkpoint's name says of it."""
+    if found is None or found[1].finding is None:
+        return found
+    finding = checkpoint.of_bitsandbytes(found[1].finding, lines)
+    if finding is found[1].finding:
+        return found
+    return found[0], replace(found[1], finding=finding, advice=advice_for_any(finding))
 
 
 def _is_same(one: Finding, other: Finding) -> bool:

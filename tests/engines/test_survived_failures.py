@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from caovand.cli.explain import page
 from caovand.core.healing.answer import FailureAnswer
 from caovand.core.healing.failure import Finding
 from caovand.engines import registry
@@ -155,7 +156,11 @@ _GAVE_UP = (
     ("text", "reached", "signature"),
     [
         ('INFO:     10.0.0.2:5 - "POST /v1/completions HTTP/1.1" 200 OK', "serving", ""),
-        ('INFO:     10.0.0.2:5 - "POST /v1/completions HTTP/1.1" 404 Not Found', "serving", ""),
+        (
+            'INFO:     10.0.0.2:5 - "POST /v1/completions HTTP/1.1" 404 Not Found',
+            "serving",
+            "request.answered",
+        ),
         ('INFO:     10.0.0.2:5 - "POST /generate HTTP/1.1" 404 Not Found', "serving", "args.path"),
         (_ANSWERED_BY_OLLAMA, "serving", ""),
         ("\n".join([_ANSWERED_BY_OLLAMA, _GAVE_UP, _GAVE_UP]), "serving", ""),
@@ -176,3 +181,41 @@ def test_an_excerpt_of_answered_requests_is_of_a_server_that_serves(
     assert found is not None
     finding = found[1].finding
     assert (found[1].reached, finding.signature if finding else "") == (reached, signature)
+
+
+ACCESS = 'INFO:     10.0.3.7:51324 - "POST {} HTTP/1.1" {}'
+CHAT = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("route", "status", "failure", "words"),
+    [
+        (CHAT, "401 Unauthorized", "access-denied", "wants a key"),
+        (CHAT, "403 Forbidden", "bad-arguments", "may not use it"),
+        (CHAT, "404 Not Found", "bad-arguments", "served-model-name"),
+        (CHAT, "422 Unprocessable Entity", "bad-arguments", "does not accept"),
+        (CHAT, "500 Internal Server Error", "unknown", "answered its last requests with 500"),
+    ],
+)
+def test_a_server_whose_last_answers_are_errors_has_not_served(
+    route: str, status: str, failure: str, words: str
+) -> None:
+    begin = "(APIServer pid=7) INFO 11-20 09:00:00 [api_server.py:1] vLLM API server"
+    lines = [begin, *[ACCESS.format(route, status)] * 3]
+    explained = explain_log("\n".join(lines))
+    assert explained is not None
+    assert explained[1].finding is not None
+    assert explained[1].finding.failure == failure
+    assert words in explained[1].advice[0]
+    lines[2] = ACCESS.format(CHAT, "200 OK")
+    if not status.startswith("401"):
+        corrected = explain_log("\n".join(lines))
+        assert corrected is not None
+        assert corrected[1].finding is None
+
+
+def test_the_first_phase_is_not_named_to_a_reader() -> None:
+    begin = "(APIServer pid=7) INFO 11-20 09:00:00 [api_server.py:1] vLLM API server"
+    explained = explain_log(begin)
+    assert explained is not None
+    assert "no known failure" in list(page(explained[1], "vLLM"))

@@ -203,3 +203,18 @@ def test_any_lines_are_read(lines: list[str], phase: str) -> None:
     if found is not None:
         advise(found)
     explain("\n".join(lines))
+
+
+@pytest.mark.parametrize("cache", ["kv", "rs"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_card_s_buffer_is_for_the_cache_that_a_later_line_names(cache: str, first: int) -> None:
+    lines = [
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 1024.00 MiB on device 0: "
+        "cudaMalloc failed: out of memory",
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 1073741824",
+        "llama_init_from_model: failed to initialize the context: failed to allocate buffer for "
+        f"{cache} cache",
+    ][first:]
+    found = find_cause(lines, "load")
+    assert found is not None
+    assert (found.failure, found.signature) == ("kv-cache-none", "llama.cuda.cache")

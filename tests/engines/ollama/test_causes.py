@@ -217,3 +217,19 @@ def test_a_failed_pull_counts_until_something_else_is_asked() -> None:
     assert found is not None
     assert (found.failure, found.signature, found.line) == ("network", "net.failed", 2)
     assert explain(f"{failed}\n{chat}\n").finding is None
+
+
+def test_an_allocation_is_for_what_the_line_after_it_names() -> None:
+    lines = [
+        'time=2025-05-28T10:37:31.017+08:00 level=INFO source=server.go:628 msg="waiting for llama '
+        'runner to start responding"',
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 36864.00 MiB on device 0: "
+        "cudaMalloc failed: out of memory",
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 38654705664",
+        "llama_init_from_model: failed to initialize the context: failed to allocate buffer for kv "
+        "cache",
+    ]
+    for count, signature in ((4, "ollama.cuda.cache"), (3, "ollama.cuda.weights")):
+        found = explain("\n".join(lines[:count])).finding
+        assert found is not None
+        assert found.signature == signature

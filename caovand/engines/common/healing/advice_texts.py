@@ -146,6 +146,18 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The server refused a request with the status {status}, and went on: the line says why. "
         "Correct what the client sends, or the option that it needs of the server.",
     ),
+    "request.answered": (
+        "The server answered its last requests with 404: it serves no model by the name that the "
+        "client sends, or this release has no route {absent}. GET /v1/models lists the "
+        "names; let the client send one of them, or set --served-model-name.",
+        "The server answered its last requests with {refused}: the client sends what it does not "
+        "accept (a missing or unknown field, a value of the wrong type or a prompt that is too "
+        "long). The body of the answer says which; print it in the client.",
+        "The server, or a proxy before it, answered its last requests with {forbidden}: the client "
+        "may not use it. Check the origins and hosts that it allows, and the proxy's rules.",
+        "The server answered its last requests with {broken}, and these lines do not say why: see "
+        "the traceback before them in the whole log, and the body of the answer.",
+    ),
     "sandbox.families": (
         "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= "
         "include AF_UNIX AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 "

@@ -26,11 +26,15 @@ FAILED = "request.failed"
 """A request that an exception of the server ended: its answer has the status 500."""
 REFUSED = "request.refused"
 """A request that was answered with a status such as 400, in words that no row knows."""
+ANSWERED = "request.answered"
+"""A request that was answered with an error, of which the log has the status alone."""
+NO_KEY = "client.key"
+"""The row of a request that was answered with the status 401."""
 REFUSED_REQUEST = "of_request"
 """Name of a capture: the line is of a refused request, whatever its signature means elsewhere."""
 CLIENT_ROWS = frozenset(row.id for row in (*clients.ROWS, *unreached.ROWS))
 """Messages of a client that did not reach its server, or sent it a wrong request."""
-NAMES = frozenset((*(row.id for row in ROWS), FAILED, REFUSED, requests.NO_PATH))
+NAMES = frozenset((*(row.id for row in ROWS), FAILED, REFUSED, ANSWERED, requests.NO_PATH))
 MAX_PASSES = 64
 
 

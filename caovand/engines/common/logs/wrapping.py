@@ -29,7 +29,7 @@ _PREFIXES = {
     "syslog without a process id": (
         r"\w{3} [ \d]\d \d\d:\d\d:\d\d [^\s:]{1,100} [a-z][\w.-]{1,60}: (?=\S)"
     ),
-    "a named stream": r"\[[\w-]{1,40} std(?:out|err)\] ",
+    "a named stream, perhaps with a level": r"(?:[A-Z]{4,8} )?\[[\w-]{1,40} std(?:out|err)\] ",
     "docker compose": r"[\w.@-]{1,100} {1,40}\| ",
     "kubectl logs --prefix": r"\[pod/[\w./-]{1,300}\] ",
     "Python's logging": rf"{_DAY} - [\w.]{{1,60}} - [A-Z]{{4,8}} - ",

@@ -121,7 +121,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.cuda.cache": (
         "The cache takes {mib} MiB, for which the card has no room.",
-        "No memory is left on the card for the cache.",
+        "No memory is left on the card for the cache: shorten the context first (-c, --ctx-size; "
+        "llama-cpp-python: n_ctx), then keep the cache in eight bits.",
         _LENGTH,
     ),
     "llama.cache.unplaced": (
@@ -215,9 +216,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "docker --pids-limit), or lower --threads.",
     ),
     "llama.download.tls": (
-        "This build cannot download over HTTPS: build it with -DLLAMA_OPENSSL=ON (libssl-dev; "
-        "before b7000 -DLLAMA_CURL=ON), take a release's package, or download the file yourself "
-        "and name it with -m.",
+        "This build cannot download over HTTPS: download the file yourself (`hf download "
+        "OWNER/NAME FILE --local-dir .`) and name it with -m. Or use a build that can: a release's "
+        "package, or one of your own with -DLLAMA_OPENSSL=ON (libssl-dev; before b7000 "
+        "-DLLAMA_CURL=ON).",
     ),
     "llama.download.denied": (
         "The hub refuses the download (401 or 403): the repository is private or gated, or the "

@@ -12,8 +12,10 @@ REQUESTS: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.request.image": (
         "The server of this release takes only texts ({textual}): install a current llama.cpp.",
-        "The server has no projector for images or audio: start it with --mmproj and the file "
-        "published with the model (or -hf, which downloads it), and use a model with vision.",
+        "The model was loaded without a projector for images or audio. If it is a text-only model, "
+        "which has none (-hf would have downloaded it with the model): send it no image, or use "
+        "one with vision. If its page has a file mmproj*.gguf, start the server with --mmproj and "
+        "that file, and without --no-mmproj.",
     ),
     "llama.request.context": (
         "llama-cpp-python: the request needs {needed} tokens, and the context has {window} (its "

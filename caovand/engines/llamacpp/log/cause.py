@@ -55,8 +55,10 @@ _REQUEST = re.compile(
     r"|slot \d{1,4} (?:: |is )"
 )
 """A server's lines about requests: an excerpt may begin after its start."""
-_NO_MEMORY = ("llama.cuda.oom", "llama.ram", "llama.ram.buffer")
-_CACHE_BUFFER = "buffer for kv cache"
+_NO_MEMORY = (
+    "llama.cuda.oom", "llama.cuda.weights", "llama.cuda.compute", "llama.ram", "llama.ram.buffer",
+)  # fmt: skip
+_CACHE_BUFFERS = ("buffer for kv cache", "buffer for rs cache")
 """Words of a line after failed allocations that say what they were for."""
 _CONTEXT = re.compile(r"\bn_ctx {0,12}= {1,12}(?P<context>\d{1,12})$")
 """The length of the context that the cache is made for."""
@@ -115,7 +117,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         found = first(SIGNATURES, text)
         if found is None or (here == "serving" and not _is_crash(parts, found[0])):
             continue
-        if hits and hits[-1].row.id in _NO_MEMORY and _CACHE_BUFFER in text:
+        if hits and hits[-1].row.id in _NO_MEMORY and _names_cache(text):
             while len(hits) > 1 and hits[-2].row.id in _NO_MEMORY:
                 hits.pop()
             text = f"{hits[-1].text}: {parts.message}"
@@ -124,6 +126,10 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
             continue
         hits.append(Hit(index, parts.message, here, *found))
     return unless_explained(hits), stopped
+
+
+def _names_cache(text: str) -> bool:
+    return any(words in text for words in _CACHE_BUFFERS)
 
 
 def _is_crash(parts: LlamaCppLine, row: Signature) -> bool:

@@ -40,10 +40,11 @@ SIGNATURES: tuple[Signature, ...] = (
          r"allocating (?P<mib>(?:1[6-9]|[2-9]\d|\d{3})\d{3}(?:\.\d+)?) MiB on device "
          r"\d+: cudaMalloc failed: out of mem.{0,200}kv cache"),
     signature("llama.cuda.cache", "cause", "kv-cache-none",
-         r"failed to allocate " + cuda.BUFFER + r" for kv cache"
-         r"|Device memory allocation of size \d{1,18} failed.{0,200}buffer for kv cache"
+         r"failed to allocate " + cuda.BUFFER
+         + r"(?: of size \d{1,18}.{0,200}buffer)? for (?:kv|rs) cache"
+         r"|Device memory allocation of size \d{1,18} failed.{0,200}buffer for (?:kv|rs) cache"
          r"|allocating (?P<mib>[\d.]+) MiB on device \d+: cudaMalloc failed: out of mem.{0,200}"
-         r"kv cache"),
+         r"(?:kv|rs) cache"),
     signature("llama.node.context", "cause", "kv-cache-none",
          r"InsufficientMemoryError: A context size of (?:(?P<context>\d{1,9}) with "
          r"(?P<sequences>\d{1,4}) sequences|(?P<alone>\d{1,9})) is too large"),

@@ -108,8 +108,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "whatever their permissions are, and several distributions' ollama.service has it: "
         "`systemctl show -p ProtectHome -p User ollama`. If it is not no, write ProtectHome=no "
         "under [Service] in `sudo systemctl edit ollama`, and restart it.",
-        "If it is no, the permissions are at fault: the unit's user must pass every folder above "
-        "(`namei -l {path}`; chmod o+x) and own or be able to write the models' folder.",
+        "If it is no, the permissions are at fault: the user ollama must pass every folder above, "
+        "and a person's home usually lets nobody else pass (750). `namei -l {path}` shows "
+        "which; `sudo chmod o+x` it, and let that user own the models' folder (`sudo chown -R "
+        "ollama:ollama`).",
         "A folder outside of /home in OLLAMA_MODELS avoids both.",
     ),
     "ollama.access.root": (
@@ -160,9 +162,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "a large enough volume at /root/.ollama. Then try again.",
     ),
     "ollama.origin": (
-        "Ollama refuses requests of this web page or extension: add its origin (or *) to "
-        "OLLAMA_ORIGINS of the server, and restart the server (systemctl edit ollama; launchctl "
-        "setenv on macOS).",
+        "Ollama refuses requests of this web page or extension: add its origin to OLLAMA_ORIGINS "
+        "of the server (OLLAMA_ORIGINS=chrome-extension://*,moz-extension://* for extensions, * "
+        "for all), and restart the server (systemctl edit ollama; launchctl setenv on macOS). A "
+        "request without an Origin is refused if a proxy passes its own Host: set that header to "
+        "localhost:11434.",
     ),
     "ollama.canceled": (
         "The client gave up before the model was loaded or had answered: raise the client's "

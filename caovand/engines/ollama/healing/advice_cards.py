@@ -22,6 +22,11 @@ _SYMBOL = (
     "libnvidia-*): nvidia-smi must work in WSL first, then in a container (`docker run --rm "
     "--gpus all ubuntu nvidia-smi`). Elsewhere reboot after an update of the driver."
 )
+_OVERRIDE = (
+    " for the server: Environment= under [Service] in `sudo systemctl edit ollama`, then `sudo "
+    "systemctl restart ollama`; in a container -e. It has no effect on Windows: there, or if "
+    "the server still uses no card, use a package of ROCm made for the card or a Vulkan build."
+)
 CARDS: Mapping[str, tuple[str, ...]] = {
     "ollama.driver": (
         _SYMBOL,
@@ -73,10 +78,16 @@ CARDS: Mapping[str, tuple[str, ...]] = {
         "nvidia-smi; update the driver, or install another release of Ollama.",
     ),
     "ollama.card.refused": (
+        "{rdna2} runs the kernels of gfx1030, which this ROCm library has: set "
+        "HSA_OVERRIDE_GFX_VERSION=10.3.0" + _OVERRIDE,
+        "{rdna3} usually runs the kernels of gfx1100, which this ROCm library has: set "
+        "HSA_OVERRIDE_GFX_VERSION=11.0.0" + _OVERRIDE,
+        "{rdna1} usually runs the kernels of gfx1010, which this ROCm library has: set "
+        "HSA_OVERRIDE_GFX_VERSION=10.1.0" + _OVERRIDE,
         "The card is a {gfx}, and the installed ROCm library has kernels only for {types}: it "
         "serves on the CPU. Install an Ollama, or a package of ROCm for it, that has {gfx} "
-        "(an older release, a build from the sources), or use llama.cpp's Vulkan build. Another "
-        "driver does not help, and HSA_OVERRIDE_GFX_VERSION only within a family.",
+        "(a build from the sources), or use llama.cpp's Vulkan build. Another driver does not "
+        "help, and HSA_OVERRIDE_GFX_VERSION has no family for this card here.",
         "Ollama found the AMD card and no ROCm library for it ({library}), so it serves on the "
         "CPU: install Ollama's own package for ROCm besides (ollama-linux-amd64-rocm, which the "
         "install script fetches; the distribution's ollama-rocm; in a container the tag rocm). "

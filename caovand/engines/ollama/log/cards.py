@@ -35,8 +35,11 @@ ROWS: tuple[Signature, ...] = (
          r"|vkEnumeratePhysicalDevices(?: count)?) failed: |no amdhip64 runtime DLL found"),
     # A card is there, and the server says why it does not use it
     signature("ollama.card.refused", "generic", "gpu-absent",
-         r"amdgpu is not supported \(supported types:\[(?P<types>[^\]]{1,400})\]\)"
-         r".{0,5}\bgpu_type=(?P<gfx>gfx\w{3,6})"
+         r"amdgpu is not supported \(supported types:\[(?:(?=[^\]]{0,400}\bgfx1030\b)"
+         r"[^\]]{1,400}\]\).{0,5}\bgpu_type=(?P<rdna2>gfx103[1-6])\b"
+         r"|(?=[^\]]{0,400}\bgfx1100\b)[^\]]{1,400}\]\).{0,5}\bgpu_type=(?P<rdna3>gfx110[1-3])\b"
+         r"|(?=[^\]]{0,400}\bgfx1010\b)[^\]]{1,400}\]\).{0,5}\bgpu_type=(?P<rdna1>gfx101[1-3])\b"
+         r"|(?P<types>[^\]]{1,400})\]\).{0,5}\bgpu_type=(?P<gfx>gfx\w{3,6}))"
          r"|(?P<library>amdgpu detected, but no compatible rocm library"
          r"|no suitable rocm found)"
          r"|(?P<why>amdgpu (?:is not supported|too old|\[\d+\] .{0,100}not supported)"

@@ -49,6 +49,10 @@ _OLD = re.compile(
 )
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")
 """At least one library can use a card, even if others cannot."""
+_CACHE, _ALLOCATIONS = "ollama.cuda.cache", ("ollama.cuda.oom", "ollama.cuda.weights")
+"""The row of a line that says what the failed allocations before it were for, and their rows."""
+_NEAR = 2
+"""Lines between an allocation that failed and the line that says what it was for."""
 _PULLING, _PULL_ENDED = "pulling ", "ollama.pull.ended"
 """What the client prints while it pulls, and the signature whose words mean a pull only then."""
 _DATE = re.compile(r"\d{4}/\d\d/\d\d [\d:]{8} ")
@@ -107,6 +111,9 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
             continue  # a client's pull, which does not stop the server
         if match is not None and match[0].id == _PULL_ENDED and not pulling:
             continue
+        if match is not None and match[0].id == _CACHE:
+            while hits and hits[-1].row.id in _ALLOCATIONS and index - hits[-1].index <= _NEAR:
+                hits.pop()
         # Of a text printed again and again, the first counts; a log can have a million.
         if match is not None and not (hits and hits[-1].row is match[0]):
             hits.append(Hit(index, message, shown or phase, *match))

@@ -52,6 +52,10 @@ _ABSENT = re.compile(
     r"(?:api/(?:chat|generate|embed\w{0,8}|show)|v1/(?:chat/)?(?:completions|embeddings))\""
 )
 """A known path answers 404 for a model that the server does not have."""
+_FORBIDDEN = re.compile(
+    r"(?:.{0,60} )?\[GIN\] .{0,40}\| 403 \|.{0,100}\b[A-Z]{3,7} +\"/(?:api|v1)/"
+)
+"""The server's check of origins and hosts answers 403; nothing else of a local model does."""
 _TIMED_OUT = re.compile(
     r"\[GIN\] .{0,40}\| 500 \| {1,12}(?P<time>(?:\d{1,2}h)?\d{1,2}m0s) \|.{0,100}\bPOST +\"/"
     r"(?:api/(?:chat|generate)|v1/(?:chat/completions|messages))"
@@ -97,7 +101,19 @@ def _find_cause(
         number, times = gave_up[0], {"times": str(len(gave_up))}
         line = lines[number - 1]
         return line_finding("bad-arguments", line, number, "serving", "ollama.gave-up", times)
-    return cut or _absent_model(lines) or _failed_pull(lines) or _timed_out(lines)
+    refused = _absent_model(lines) or _forbidden(lines)
+    return cut or refused or _failed_pull(lines) or _timed_out(lines)
+
+
+def _forbidden(lines: Sequence[str]) -> Finding | None:
+    """The last request, if the server refused its origin."""
+    for number in range(len(lines), 0, -1):
+        line = lines[number - 1][:MAX_TEXT]
+        if _FORBIDDEN.match(line):
+            return line_finding("access-denied", line, number, "serving", "ollama.origin")
+        if "[GIN]" in line:
+            return None
+    return None
 
 
 def _timed_out(lines: Sequence[str]) -> Finding | None:

@@ -21,6 +21,8 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "Use a quantised checkpoint, or split the model over more cards.",
     ),
     "kv-cache-none": (
+        "The weights take the whole --mem-fraction-static ({share}): raise it in steps of 0.02, to "
+        "0.94 at most.",
         "The share of memory holds the weights, and leaves nothing for the cache: raise "
         "--mem-fraction-static (0.9 leaves room for a step on most cards), or use a smaller "
         "quantization or more cards (--tp).",
@@ -74,10 +76,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "sglang.smem": (
         "A kernel that Triton compiles needs {wanted} bytes of shared memory, more than the card "
-        "has. If the frames above are of attention (triton_ops), choose kernels that are not "
-        "Triton's: --attention-backend flashinfer (AMD: aiter). If they are of experts (fused_moe) "
-        "or of a quantization, another --moe-runner-backend or quantization; a newer release has "
-        "sizes for more cards.",
+        "has. Install a newer release first, which has sizes for more cards. If the traceback "
+        "names experts (fused_moe) or a quantization (fp8), or the model has either and there is "
+        "no traceback, use another --moe-runner-backend, --fp8-gemm-backend or quantization. If it "
+        "names attention (triton_ops), choose kernels that are not Triton's: --attention-backend "
+        "flashinfer (AMD: aiter).",
     ),
     "sglang.health": (
         "The scheduler sent nothing for {seconds} s, and the health check gave up: it computes a "

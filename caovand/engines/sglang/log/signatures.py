@@ -32,6 +32,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.cache", "cause", "kv-cache-none",
          r"Not enough memory\. Please try to increase --mem-fraction-static"
          r"|Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static"
+         r"(?:=(?P<share>0\.\d{1,4}))?"
          r"|Not enough GPU memory for hybrid \(mamba"
          r"|Hybrid \(mamba[\w/-]{1,40}\) state cache is too small"
          r"|larger than the profiled value -\d"),

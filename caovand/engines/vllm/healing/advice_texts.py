@@ -25,7 +25,8 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "vram-busy": (
         "Another process uses memory: {free} of {total} GiB are free, {wanted} GiB are needed.",
-        "End the other process (nvidia-smi names it) and start again; the configuration is fine.",
+        "End the other process (nvidia-smi names it) and start again. If it must stay, such as a "
+        "desktop, lower --gpu-memory-utilization to what it leaves.",
     ),
     "device-oom-capture": (
         "Memory for CUDA graphs and a step's own tensors is outside vLLM's share of the card: see "
@@ -215,7 +216,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The disk or the network share cannot be read: `journalctl -k` has the details. Check the "
         "drive (smartctl) or remount the share.",
     ),
-    "oom.kv.tokens": ("Set max_model_len = {context}: that fits.",),
+    "oom.kv.tokens": (
+        "Set max_model_len = {context}: that fits.",
+        "If that is too short for the requests, the weights leave too little of the card: use a "
+        "smaller quantization or more GPUs (tensor_parallel_size).",
+    ),
     "engine.package": (
         "The engine lacks the package {module}: install it into the engine's environment, or use "
         "a model that does not need it.",

@@ -7,8 +7,11 @@ absent, or the engine reads another architecture than the one that was saved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.signature import signature
 
 _PART = r"(?:\w{1,60}\.){0,6}"
@@ -234,6 +237,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{merged} is not a name of the checkpoint: it has the projections merged (gate_up_proj, "
         "qkv_proj), and this release's code for the model merges them itself. Install a newer "
         "release, or use a checkpoint, or a quantization of it, with separate projections.",
+        "{bnb} is quantized by bitsandbytes already, and was loaded as if it were not: pass "
+        "--quantization bitsandbytes --load-format bitsandbytes (in Python quantization= and "
+        "load_format=) with the package bitsandbytes, or install a newer release of the engine, "
+        "which reads that from config.json.",
         "{packed_by} is written by bitsandbytes: the checkpoint is quantized already. Install a "
         "newer release of the engine, which reads it for more models; older releases need "
         "--quantization bitsandbytes --load-format bitsandbytes, and no split over cards.",
@@ -277,3 +284,20 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """Sentences by row; one with an unknown {name} is left out."""
+_BITSANDBYTES = re.compile(r"(?P<bnb>\b(?:[\w.-]{1,60}/)?[\w.-]{1,80}-bnb-4bit)\b")
+_MAX_NAME = 400
+_PLAIN = frozenset({"plain", "tensor"})
+"""Captures of a plain weight, whose sentences take the checkpoint for one without quantization."""
+
+
+def of_bitsandbytes(finding: Finding, lines: Sequence[str]) -> Finding:
+    """The finding of a tensor that does not fit, with the checkpoint's name (`bnb`) if the log
+    shows one that bitsandbytes wrote."""
+    if finding.signature != "model.tensor" or not _PLAIN & finding.captures.keys():
+        return finding
+    short = (line[:_MAX_NAME] for line in lines if "-bnb-4bit" in line[:_MAX_NAME])
+    named = next(filter(None, map(_BITSANDBYTES.search, short)), None)
+    if named is None:
+        return finding
+    left = {name: value for name, value in finding.captures.items() if name not in _PLAIN}
+    return replace(finding, captures={**left, **named.groupdict()})

@@ -103,7 +103,9 @@ ROWS = (
          r"asyncio\.run\(\) cannot be called from a running event loop"
          r"|[Tt]his event loop is already running|signal only works in main thread"),
     signature("python.main", "cause", "bad-arguments",
-         r"before the\s+current process has finished its bootstrapping phase"),
+         r"current process has finished its bootstrapping phase"
+         r"|not using fork to start your|forgotten to use the proper idiom"
+         r"|^ {0,40}The \"freeze_support\(\)\" line can be omitted"),
     signature("python.pickle", "generic", "bad-arguments",
          r"(?:^|Error: )(?:Can't (?:pickle|get) (?:local object )?'?(?P<object>[\w.<>]{3,120})"
          r"|cannot pickle '(?P<kind>[\w.]{1,80})')", SERVED),

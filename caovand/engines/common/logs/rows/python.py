@@ -78,7 +78,8 @@ ROWS = (
     signature("args.token", "generic", "bad-arguments",
          r"^KeyError: ['\"]<[\w|/▁-]{1,40}>['\"]$", SERVED),
     signature("model.tokenizer", "cause", "model-missing",
-         r"Found 0 files matching the pattern: .{0,20}tokenizer|that a Mistral tokenizer is present"
+         r"(?:Found 0 files matching the pattern: .{0,20}tokenizer.{0,200})?"
+         r"that a (?P<mistral>Mistral tokenizer) is present|Found 0 files matching .{0,30}tokenizer"
          r"|Can't load tokenizer for|instantiate the backend tokenizer|^TypeError: not a string$"
          r"|Converting from Tiktoken failed|[Cc]ouldn't build the (?:fast )?tokenizer"),
     signature("model.type", "cause", "bad-arguments",
@@ -165,6 +166,7 @@ NO_MODEL = (
     r"(?P<bare>Invalid repository ID or local directory specified)|"
     r"(?P<unnamed>is not a local folder and is not a valid model identifier"
     r"|Incorrect path_or_model_id: |RepositoryNotFoundError"
+    r"|The request model: \S{1,200} does not exist!"
     r"|HFValidationError: (?!Repo id must be)|Repo id must use alphanumeric chars)"
     r"|Repo id must be in the form(?: '\w{1,20}' or '[\w/]{1,40}': '(?P<no_folder>[^']{1,400})')?"
     r"|(?P<offline>outgoing traffic has been disabled|OfflineModeIsEnabled"

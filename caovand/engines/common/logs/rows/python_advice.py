@@ -77,10 +77,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "If they are there, the installed Transformers is older than the model.",
     ),
     "model.tokenizer": (
-        "The model's folder has no tokenizer that can be read so. A repository of Mistral's with "
-        "tekken.json needs --tokenizer-mode mistral --config-format mistral --load-format mistral; "
-        "one without it (or tokenizer.model.v3) must be read as Transformers does "
-        "(--tokenizer-mode auto --config-format hf --load-format auto). Otherwise download "
+        "These files have no {mistral}, though Mistral's format was asked for: remove the options "
+        "--tokenizer-mode, --config-format and --load-format mistral (a GGUF file has none), or "
+        "add the original repository's tekken.json (--tokenizer with its name).",
+        "The folder has no tokenizer that can be read so. A repository of Mistral's with "
+        "tekken.json needs --tokenizer-mode mistral (--config-format and --load-format, too); "
+        "one without is read as Transformers does (auto, hf, auto). Otherwise download "
         "tokenizer.json and tokenizer_config.json, set another tokenizer with --tokenizer, and "
         "install sentencepiece and tiktoken.",
     ),
