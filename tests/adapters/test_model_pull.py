@@ -569,7 +569,7 @@ def test_no_header_beyond_the_budget_is_read_from_a_hub(hub: HubServer, kept: Ke
     asked = client(hub)
     found = offer.read(asked, kept.world, offer.RequestedModel(NAME))
     with (
-        pytest.raises(PullError, match="exceeds the limit .*160 MiB"),
+        pytest.raises(PullError, match=r"exceeds the limit .*160 MiB"),
         headers.fetch_headers(asked, kept.world, found),
     ):
         pass

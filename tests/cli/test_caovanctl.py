@@ -736,7 +736,10 @@ HOSTILE = {
     "a name with a line end": (lambda _: piece(b"x", files=("a\nb",)), "not a file name"),
     "many names": (lambda _: piece(b"x", files=tuple(map(str, range(1000)))), "1000 files"),
     "empty pieces without end": (lambda args: piece(b"", args["offset"]), "continues at byte 0"),
-    "the same piece again": (lambda _: piece(b"x", 0), "continues at byte 0, but 1 bytes were received"),
+    "the same piece again": (
+        lambda _: piece(b"x", 0),
+        "continues at byte 0, but 1 bytes were received",
+    ),
     "pieces without end": (lambda args: piece(bytes(9), args["offset"] + 9), "more than 9 pieces"),
     "bytes without end": (lambda args: piece(bytes(300), args["offset"] + 300), "more than 0 MiB"),
     "no Base64": (lambda _: {**piece(b""), "data": "%%%"}, "malformed"),

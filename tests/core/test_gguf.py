@@ -246,7 +246,7 @@ def test_a_header_without_end_is_read_no_further_than_the_budget() -> None:
     head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"a"
     head += struct.pack("<IIQ", ARRAY, U64, 10**6)
     stream = io.BytesIO(head)
-    with pytest.raises(TooLarge, match="exceeds the limit .*160 MiB"):
+    with pytest.raises(TooLarge, match=r"exceeds the limit .*160 MiB"):
         parse(
             lambda count: stream.read(count) or read(count),
             1 << 60,
