@@ -30,7 +30,7 @@ _FINGERPRINT = re.compile(
 )
 _NAMED = re.compile(r"\bsglang\b(?!/(?:lib|bin)/)|\bsgl[-_]kernel\b", re.IGNORECASE)
 _SOURCES = re.compile(
-    r".{0,300}?(?:/sglang/(?:srt|multimodal_gen)/"
+    r"^.{0,300}?(?:/sglang/(?:srt|multimodal_gen)/"
     r"|:\d{1,5}/(?:get_model_info|health_generate|get_server_info)\b)"
 )
 

@@ -37,7 +37,7 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _SOURCES = re.compile(
-    r".{0,300}?/vllm/(?:v1|engine|entrypoints|model_executor|worker|executor|distributed)/"
+    r"^.{0,300}?/vllm/(?:v1|engine|entrypoints|model_executor|worker|executor|distributed)/"
 )
 
 LOG = Log(
