@@ -38,7 +38,6 @@ from caovand.core.facts import occupancy
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.forecast import MemoryEstimate, RankForecast
 from caovand.core.facts.inventory import Gpu
-from caovand.core.problem import Problem
 from caovand.core.secrets import shown_value
 
 BAR = 60
@@ -59,7 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode",
         choices=MODES,
-        help="plan for this mode, plan for this mode, as if `caovanctl mode` had chosen it",
+        help="plan for this mode, as if `caovanctl mode` had chosen it",
     )
 
 
@@ -84,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         )
         if not over.warning or chosen_engine(config).nodes is None or not made.inventory.others:
             return made
-        caveats = (*made.plan.caveats, Problem.stated(over.warning))
+        caveats = (*made.plan.caveats, over.warning)
         return replace(made, plan=replace(made.plan, caveats=caveats))
 
     if args.engine == candidates.ALL_KINDS:

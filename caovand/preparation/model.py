@@ -19,7 +19,7 @@ def read_model(config: Config, environ: Mapping[str, str]) -> ModelCard:
     if config.model.drafter and engine.arguments.drafter is None:
         raise model_folder.ModelProblem(
             f"draft with {config.model.drafter}",
-            f"[model] drafter is for vLLM, and {engine.title} is to serve",
+            f"[model] drafter is for vLLM, but the engine is {engine.title}",
             'set [engine] kind = "vllm", or remove the key',
         )
     if engine.models is not None:

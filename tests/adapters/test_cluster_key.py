@@ -112,7 +112,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str, str]] = {
     ),
     "for others": (lambda key: key.chmod(0o644), "every user of this machine", "chmod 640"),
     "for others to write": (lambda key: key.chmod(0o642), "changed by every user", "chmod 640"),
-    "link": (writable_link, "open can be changed by every user", "only root can change"),
+    "link": (writable_link, "open can be changed by every user", "only root can write to"),
     "folder": (lambda key: (key.unlink(), key.mkdir()), "Is a directory", "into a file"),
     "fifo": (lambda key: (key.unlink(), os.mkfifo(key, 0o640)), "not a file", "into a file"),
     "large": (lambda key: key.write_text("#" * 9999), "larger than 4 KiB", "into a file"),

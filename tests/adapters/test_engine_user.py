@@ -196,7 +196,7 @@ def test_a_spawner_that_answers_no_more_is_given_up(place: Path, how: str) -> No
         os.kill(int(pid), signal.SIGKILL)  # it lives: the daemon may not end it
     ended = -signal.SIGKILL
     silent, gone = (
-        f"the engine spawner {what}" for what in ("did not answer for 0.2 s", "has ended")
+        f"the engine spawner {what}" for what in ("did not answer for 0.2 s", "has exited")
     )
     expected = {
         "stopped": [silent, True, silent, ended, silent, 0],
@@ -219,7 +219,7 @@ def test_one_that_does_not_begin_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_p
     ("rights", "user", "why"),
     [
         ((), ENGINE, "the daemon lacks the capabilities CAP_SETUID and CAP_SETGID"),
-        ((RIGHTS,), "no-such-user", "the user no-such-user"),
+        ((RIGHTS,), "no-such-user", "the user no-such-user does not exist"),
     ],
 )
 def test_without_the_rights_or_the_user_the_daemon_has_no_rights_either(
@@ -269,7 +269,7 @@ def test_the_daemon_begins_where_no_rights_can_be_dropped(
     monkeypatch.setattr(spawner, "capabilities", refused)
     (tmp_path / "status").write_text(status)
     engine_user.begin({"CAOVAN_ENGINE_USER": "no-such-user"})
-    assert engine_user.why_none() == "the user no-such-user"
+    assert engine_user.why_none() == "the user no-such-user does not exist"
 
 
 def test_the_rights_that_an_operator_adds_are_kept(

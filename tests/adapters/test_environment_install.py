@@ -104,7 +104,7 @@ def test_another_lock_of_the_same_version_never_touches_the_engine_in_use(
 
 def test_a_full_disk_is_seen_before_anything_is_written(index: Path, root: Path) -> None:
     run = FakePip(index)
-    with pytest.raises(EngineError, match=r"has 100 MiB free, but 9\d\d\d MiB are needed; make"):
+    with pytest.raises(EngineError, match=r"has 100 MiB free, but 9\d\d\d MiB are needed; free"):
         install.install(install_request(index, root, disk_mib="9000"), world(run, [], 100 * 2**20))
     assert run.steps == []  # no Python was looked for, let alone brought
     assert places.engines(root) == []
@@ -125,7 +125,7 @@ def test_wheels_that_are_there_need_no_room_again(index: Path, root: Path) -> No
 def test_a_disk_that_fills_meanwhile_is_named(index: Path, root: Path) -> None:
     run = FakePip(index)
     run.answer_to, run.answer = "unpack", Finished(1, "OSError: [Errno 28] No space left on device")
-    with pytest.raises(EngineError, match=r"cannot unpack .*: the disk is full; make room"):
+    with pytest.raises(EngineError, match=r"cannot unpack .*: the disk is full; free some space"):
         install.install(install_request(index, root), world(run, []))
     assert places.current(root) is None
 
@@ -141,7 +141,7 @@ def test_a_full_disk_is_named_even_if_the_tool_does_not_say_so(
     def free(path: Path) -> int:
         return 0 if step in run.steps else 2**40
 
-    with pytest.raises(EngineError, match="the disk is full; make room"):
+    with pytest.raises(EngineError, match="the disk is full; free some space"):
         install.install(
             replace(install_request(index, root), plugin=plugin),
             replace(world(run, []), free_bytes=free),
@@ -434,7 +434,7 @@ def test_a_plugin_that_was_ordered_and_is_not_there_is_no_engine(
     index: Path, root: Path, tmp_path: Path
 ) -> None:
     plugin = engine_fakes.wheel(tmp_path, "other", "1", {"other.py": ""})
-    with pytest.raises(EngineError, match="the plugin caovan-vllm-sm75-turbo3 is not in it"):
+    with pytest.raises(EngineError, match="the plugin caovan-vllm-sm75-turbo3 is not installed"):
         install.install(
             replace(install_request(index, root), plugin=plugin), world(FakePip(index), [])
         )

@@ -68,7 +68,7 @@ def test_only_an_engine_of_the_root_can_be_used(tmp_path: Path, name: str) -> No
 def test_use_and_rollback_go_back_and_forth(tmp_path: Path) -> None:
     one, two = engine(tmp_path, "one"), engine(tmp_path, "two")
     places.switch(tmp_path, "one")
-    with pytest.raises(EngineError, match="cannot roll back: has no earlier engine"):
+    with pytest.raises(EngineError, match=r"cannot roll back: /.* has no earlier engine; choose"):
         places.rollback(tmp_path)
     places.switch(tmp_path, "two")
     places.switch(tmp_path, "two")  # twice forgets nothing
@@ -218,7 +218,9 @@ def test_a_child_of_a_killed_command_keeps_the_root_locked(tmp_path: Path) -> No
 def test_a_root_that_is_not_ours_says_so(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     with (
-        pytest.raises(EngineError, match="cannot be written: Permission denied; run it with sudo"),
+        pytest.raises(
+            EngineError, match=r"cannot write to .*: Permission denied; run it with sudo"
+        ),
         places.locked(tmp_path / "engines", "install x"),
     ):
         pass
@@ -227,7 +229,9 @@ def test_a_root_that_is_not_ours_says_so(tmp_path: Path) -> None:
 def test_a_root_that_cannot_be_a_folder_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(EngineError, match=r"cannot install x: .* cannot be written: .*--root"),
+        pytest.raises(
+            EngineError, match=r"cannot install x: cannot write to /.*: Not a directory; .*--root"
+        ),
         places.locked(tmp_path / "file" / "engines", "install x"),
     ):
         pass

@@ -158,7 +158,7 @@ def test_for_a_service_a_private_python_counts_as_absent(tmp_public: Path) -> No
     run.usable = (private, run.brings / "python3.9")
     found = pythons.find("3.9", None, tmp_public, environ, run, public=True)
     assert found.path == run.brings / "python3.9"
-    fact = "the service's user cannot run .*/a/python3.9, which lies in a private folder; leave"
+    fact = "the service's user cannot run .*/a/python3.9, which lies in a private folder; omit"
     with pytest.raises(EngineError, match=fact):
         pythons.find("3.9", str(private), tmp_public, environ, run, public=True)
 

@@ -177,7 +177,10 @@ class Kernel:
         return -1 if path == self.refused else 0
 
 
-@pytest.mark.parametrize(("writable", "printed"), [(True, "cannot keep"), (False, "")])
+@pytest.mark.parametrize(
+    ("writable", "printed"),
+    [(True, "cannot make /proc/sys read-only for the engine: "), (False, "")],
+)
 def test_a_setting_that_cannot_be_protected_leaves_the_others_protected(
     monkeypatch: pytest.MonkeyPatch, capsys: Any, writable: bool, printed: str
 ) -> None:

@@ -177,8 +177,8 @@ def test_a_name_is_resolved_and_an_interface_chosen(tmp_path: Path) -> None:
 def test_an_unknown_interface_is_refused_with_those_that_exist(tmp_path: Path) -> None:
     names = ", ".join(name for _, name in socket.if_nameindex())
     assert problem_of(tmp_path, interface="nvl0") == (
-        f"cannot use the network interface nvl0: there are {names} only; set [cluster] interface"
-        " to another one"
+        f"cannot use the network interface nvl0: this machine has only {names}; "
+        "set [cluster] interface to another one"
     )
 
 

@@ -58,5 +58,5 @@ def test_whatever_it_prints_is_an_engine_or_a_problem(said: str, tmp_path: Path)
 def test_an_answer_without_the_program_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = {"stamp": [], "version": "1", "cuda": False, "python_version": "3.11"}
     monkeypatch.setattr(probe._Environment, "run_probe", lambda *_: json.loads(json.dumps(whole)))
-    with pytest.raises(EngineMissing, match=r"not understood .KeyError: 'executable'"):
+    with pytest.raises(EngineMissing, match=r"cannot be parsed .KeyError: 'executable'"):
         probe_engine(LLAMACPP, "/e/bin/python", None)

@@ -156,7 +156,7 @@ def test_nothing_is_made_where_another_could_lead_us_elsewhere(
         (around / "deep").symlink_to(theirs)
     chosen = {n: tmp_path / "fine" / n for n in ("runtime", "state", "cache", "logs")}
     places = Directories(**{**chosen, name: folder})
-    with pytest.raises(PermissionError, match=f"set {name.upper()}_DIRECTORY to a folder"):
+    with pytest.raises(PermissionError, match=f"set {name.upper()}_DIRECTORY to your own folder"):
         places.make()
     assert not (tmp_path / "fine").exists()
     assert not folder.exists()

@@ -358,7 +358,8 @@ def script(folder: Path, text: str) -> str:
 
 
 def test_an_engine_that_is_not_there_says_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(EngineMissing, match=r"no /does/not/exist; .*caovanctl engine install"):
+    fact = r": /does/not/exist does not exist; .*caovanctl engine install"
+    with pytest.raises(EngineMissing, match=fact):
         probe_engine(PROBE, "/does/not/exist", tmp_path)
 
 

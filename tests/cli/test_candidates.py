@@ -132,7 +132,8 @@ def test_one_saved_inventory_compares_the_engines_that_it_has(
     found = document(capsys, llamacpp.QWEN_8B.path, "--inventory", str(saved))
     assert found["llamacpp"]["plan"]
     assert "GGUF files are for llama.cpp" in str(found["vllm"]["problem"])
-    assert "the saved inventory has vLLM, llama.cpp, Ollama only" in str(found["sglang"]["problem"])
+    only = "the saved inventory has only vLLM, llama.cpp, Ollama; install it there"
+    assert only in str(found["sglang"]["problem"])
     assert main(["inventory", "--inventory", str(saved), "--json"]) == Exit.DONE
     assert engines_in(json.loads(capsys.readouterr().out)) == {"vllm": CUDA, **others}
 
@@ -146,7 +147,7 @@ def test_a_gguf_file_is_not_planned_with_another_engines_inventory(
         saved.write_text(json.dumps(render(turing(2), HOST, engine, kind)))
         words = ["plan", llamacpp.QWEN_8B.path, "--inventory", str(saved)]
         assert main(words) == Exit.FAILED
-        text = "cannot plan for llama.cpp: the saved inventory has vLLM only"
+        text = "cannot plan for llama.cpp: the saved inventory has only vLLM; install it"
         assert text in capsys.readouterr().err
     saved.write_text(json.dumps(render(turing(2), HOST, llamacpp.CUDA)))
     assert main(words) == Exit.DONE
@@ -175,7 +176,9 @@ def test_a_saved_inventory_is_for_its_own_kind_of_engine(
     saved.write_text(json.dumps(render(turing(2), HOST, CUDA)))
     found = document(capsys, "/srv/models/27b", "--inventory", str(saved))
     assert found["vllm"]["plan"]
-    assert "the saved inventory has vLLM only" in str(found["llamacpp"]["problem"])
+    assert "the saved inventory has only vLLM; install it there" in str(
+        found["llamacpp"]["problem"]
+    )
 
 
 def test_a_card_with_more_bandwidth_answers_faster() -> None:

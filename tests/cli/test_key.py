@@ -59,7 +59,7 @@ def test_a_revoked_key_is_gone(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers["key_revoke"] = {"required": True, "keys": [], "usage": []}
     said = ctl("key", "revoke", "alice")
     assert said.code == 0
-    assert "nobody can use" in said.out
+    assert "no key is left: no client can use the gateway" in said.out
     assert daemon.asked[0].args == {"name": "alice"}
 
 

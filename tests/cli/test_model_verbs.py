@@ -251,8 +251,8 @@ def test_an_unfinished_pull_is_listed_and_can_be_removed(
     [
         (("pull", "gpt2"), "name it as OWNER/NAME"),
         (("pull", NAME, "--from", "http://hub.example.org"), "not encrypted"),
-        (("verify", "nothing/here"), "/nothing--here; `caovanctl model list`"),
-        (("remove", "nothing/here"), "there is no "),
+        (("verify", "nothing/here"), "/nothing--here does not exist; `caovanctl model list`"),
+        (("remove", "nothing/here"), "/nothing--here does not exist"),
         (("remove", ".."), "there is no |was not pulled"),
     ],
 )

@@ -479,13 +479,13 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
         (
             replace(GOOD, gpus=tuple(replace(gpu, cuda="12.4") for gpu in GOOD.gpus)),
             "FAIL",
-            "the engine for CUDA 13.0",
+            "supports CUDA 12.4, but the engine needs CUDA 13.0",
         ),
         (replace(GOOD, gpus=()), "FAIL", "no NVIDIA GPU"),
         (
             replace(GOOD, link_errors={0: 3, 1: 4711}),
             "WARN",
-            "1: 4,711 corrected errors",
+            "1: 4,711 corrected PCIe link errors",
         ),
         (
             replace(GOOD, gpus=tuple(replace(gpu, persistence=False) for gpu in GOOD.gpus)),
@@ -575,10 +575,18 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
             "FAIL",
             "cannot",
         ),
-        (replace(GOOD, unreadable="/srv/models", service_user="caovan"), "FAIL", "may not read"),
+        (
+            replace(GOOD, unreadable="/srv/models", service_user="caovan"),
+            "FAIL",
+            "cannot read /srv/models",
+        ),
         (replace(GOOD, plan_problem="cannot split; use 2"), "FAIL", "cannot split"),
         (replace(GOOD, listeners=("nginx (pid 3)",)), "FAIL", "port 8000 is taken"),
-        (replace(GOOD, cache_writable=False, cache_dir="/var/cache/caovan"), "WARN", "compiles"),
+        (
+            replace(GOOD, cache_writable=False, cache_dir="/var/cache/caovan"),
+            "WARN",
+            "has to compile",
+        ),
     ],
 )
 def test_each_trouble_is_found_with_its_fix(facts: DoctorFacts, verdict: str, said: str) -> None:
@@ -598,7 +606,7 @@ def test_each_trouble_is_found_with_its_fix(facts: DoctorFacts, verdict: str, sa
 def test_the_fix_for_a_closed_folder_opens_nothing_but_the_model(closed: str, fix: str) -> None:
     model = replace(QWEN_27B_AWQ, path="/home/alice/my models")
     found = checkup(replace(GOOD, model=model, unreadable=closed, service_user="caovan"))
-    assert [one.remedy for one in found if "may not read" in one.text] == [fix]
+    assert [one.remedy for one in found if f"cannot read {closed}" in one.text] == [fix]
 
 
 def test_root_is_not_told_to_use_sudo() -> None:
@@ -893,7 +901,11 @@ def test_the_doctor_names_what_keeps_the_engine_from_caovan(
     ("user", "why", "words"),
     [
         ("caovan-engine", "", "run as the user caovan-engine"),
-        ("", "the user caovan-engine", "user (the user caovan-engine does not exist)"),
+        (
+            "",
+            "the user caovan-engine does not exist",
+            "user (the user caovan-engine does not exist)",
+        ),
     ],
 )
 def test_the_doctor_names_the_engines_user(user: str, why: str, words: str) -> None:

@@ -74,7 +74,7 @@ def test_another_user_s_process_is_not_the_daemon(folder: Path) -> None:
             listener.listen()
         finally:
             os.seteuid(0)
-        assert "no daemon listens there, the folder is root's" in refusal(path)
+        assert "nobody listens there, the folder is root's" in refusal(path)
 
 
 def test_a_daemon_that_accepts_nobody_is_not_waited_for(listening: Path) -> None:

@@ -159,7 +159,9 @@ def test_another_daemon_is_noticed_even_between_two_questions(
         one.first()
         answering.answers["status"] = status(daemon={"version": "1", "pid": 8, "config": "/c"})
         found = one.poll(ScreenPage.MAIN)
-        assert "caovand was restarted: pid 8, before 7" in [one.text for one in found.event_lines]
+        assert "caovand was restarted: pid 8, previously 7" in [
+            one.text for one in found.event_lines
+        ]
         # Its events count from 1 again.
         assert [request.args for request in answering.asked if request.op == "events"] == [
             {"since": 0}, {"since": 1}, {"since": 0}, {"since": 1},

@@ -128,6 +128,29 @@ def test_a_plan_kept_by_an_earlier_version_is_taken_up() -> None:
     )
 
 
+def test_a_kept_reason_has_one_prefix_whatever_an_earlier_version_wrote() -> None:
+    plan = lowered("kv-cache-short", EMPTY)
+    assert plan is not None
+    document = degraded.to_document(plan, "mark", "auto")
+    before, today = (f"{word} from the last plan that served: " for word in ("kept", "restored"))
+    for prefixes in ("", before, today, today + before, before + today + today):
+        kept = degraded.from_document(
+            {
+                **document,
+                "settings": {
+                    name: [value, prefixes + reason]
+                    for name, (value, reason) in document["settings"].items()
+                },
+            },
+            "mark", "auto", None, HEALING,
+        )  # fmt: skip
+        assert kept is not None
+        assert {
+            name: setting.reason for name, setting in degraded.kept_steps(kept.settings).items()
+        } == {name: today + reason for name, (_, reason) in document["settings"].items()}
+    assert document["settings"]
+
+
 def test_parts_of_a_card_are_looked_at_together() -> None:
     parts = tuple(replace(EMPTY[0], free_mib=mib, uuid=f"MIG-{mib}") for mib in (20_000, 9_000))
     assert used_by_card(parts) == {0: EMPTY[0].total_mib - 9_000}

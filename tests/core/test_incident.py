@@ -191,7 +191,8 @@ def test_a_request_that_ended_engines_is_in_it() -> None:
         "number": 1,
         "requests": ["POST /v1/x, 9 bytes"],
     }
-    assert any("POST /v1/x, 9 bytes" in line for line in incident_text.lines(told, {}, {}))
+    begin = "  request   POST /v1/x, 9 bytes: crashed an engine twice"
+    assert any(line.startswith(begin) for line in incident_text.lines(told, {}, {}))
     del told["requests"]  # one from before an upgrade
     assert not any("request" in line for line in incident_text.lines(told, {}, {}))
 

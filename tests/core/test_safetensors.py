@@ -40,7 +40,7 @@ def test_a_whole_file_names_its_tensors() -> None:
         ({"a": {"dtype": "F16", "shape": [-1], "data_offsets": [0, 12]}}, 12, "contradicts"),
         ({"a": {"dtype": "F16"}}, 0, "does not describe"),
         ({"a": 5}, 0, "does not describe"),
-        ([], 0, "not a table"),
+        ([], 0, "not a JSON object of tensors"),
     ],
 )
 def test_a_header_that_lies_is_caught(header: object, data: int, said: str) -> None:

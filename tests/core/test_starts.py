@@ -141,7 +141,7 @@ def test_people_read_whole_seconds_and_the_rest_together() -> None:
     )
     before = start(seconds=96.2, load=96.2)
     assert starts.start_text(now, None).endswith("http 81, other 1")
-    assert starts.start_text(now, before).endswith("; the one before took 96 s: load 96")
+    assert starts.start_text(now, before).endswith("; the previous one took 96 s: load 96")
     other = starts.start_text(now, replace(before, plan="b"))
     assert other.endswith("; the previous one, with another plan, took 96 s: load 96")
 

@@ -203,7 +203,7 @@ def test_one_depth_that_seems_the_best_is_compared_with_another(depth: int, trie
     found = suggestion(record_of((depth, seen(0.02, accepted))), depth)
     assert found is not None
     assert (found.trial, found.best, found.gain) == (True, tried, 0.0)
-    assert found.text.startswith(f"try drafting depth {tried}to measure what a draft costs (")
+    assert found.text.startswith(f"try drafting depth {tried} to measure what a draft costs (")
 
 
 def test_contexts_of_other_lengths_are_not_compared_with_each_other() -> None:

@@ -128,8 +128,11 @@ def test_a_near_tie_is_excused_and_reported_once(world: World) -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (greedy("abc", None), "its logits are NaN"),
-        (Unanswered(f"HTTP 500: Out of range float values are {NOT_JSON}"), "logits are NaN"),
+        (greedy("abc", None), "its logits are not finite numbers"),
+        (
+            Unanswered(f"HTTP 500: Out of range float values are {NOT_JSON}"),
+            "its logits are not finite numbers",
+        ),
         (greedy("xxx"), "it repeats 'x'"),
     ],
 )

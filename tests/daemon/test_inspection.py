@@ -155,8 +155,8 @@ def test_a_depth_that_would_cost_context_is_not_planned() -> None:
     machine = inventory(gpus=cards(2, *KNOWN["RTX 3090"]))
     config = parse({"model": {"path": machine.model.path}})
     own = inspection._plan_as_last_time(PlanRequest(config, None, {}), machine, "", None)
-    deepest = PlanRequest(config, None, {}, tuned=lambda _: 6)
-    assert plan(machine, policy={"mtp": 6}).value("max_model_len") < own.value("max_model_len")
+    deepest = PlanRequest(config, None, {}, tuned=lambda _: 8)
+    assert plan(machine, policy={"mtp": 8}).value("max_model_len") < own.value("max_model_len")
     assert inspection._plan_as_last_time(deepest, machine, "", None) == own
     longer = replace(own.settings["max_model_len"], value=own.value("max_model_len") + 1)
     other = replace(own, settings={**own.settings, "max_model_len": longer})

@@ -38,7 +38,7 @@ def test_a_key_is_shown_once_kept_as_a_digest_and_gone_once_revoked(tmp_path: Pa
     assert (kept["name"], kept["models"], kept["rpm"]) == ("alice", ("tiny",), 60)
     assert kept["max_tokens"] == 9
     assert "digest" not in keys.describe()["keys"][0]
-    with pytest.raises(ProblemError, match="already"):
+    with pytest.raises(ProblemError, match="a key of this name exists"):
         keys.add(ClientKey("alice", ""))
     keys.revoke("alice")
     assert world.changes == 2

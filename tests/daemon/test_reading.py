@@ -52,7 +52,9 @@ def test_a_log_that_is_not_read_in_time_tells_no_cause(monkeypatch: pytest.Monke
     events = watched(act, notice=lambda kind, text: notices.append(text))
     failed = [event for event in events if isinstance(event, Failed)]
     assert [event.finding for event in failed] == [stopped]
-    assert notices == ["cannot find the cause of the failure in the engine's log: it took too long"]
+    assert notices == [
+        "cannot find the cause of the failure in the engine's log: the parser took too long"
+    ]
 
 
 def test_the_loop_goes_on_while_a_log_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +112,7 @@ def test_what_could_not_be_cleaned_in_time_is_not_kept_and_that_is_told(
 ) -> None:
     monkeypatch.setattr(reading, "INCIDENT_S", 0.0)
     told, kept = record(tmp_path)
-    why = "could not remove all secrets: it took too long"
+    why = "could not remove all secrets: the parser took too long"
     assert told == [("0001-hang", why)]
     assert [file.name for file in (tmp_path / "0001-hang").iterdir()] == [REPORT]
     assert KEY not in kept

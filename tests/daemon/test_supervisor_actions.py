@@ -211,7 +211,7 @@ def test_a_start_that_serves_says_where_its_seconds_went_and_those_of_the_one_be
         await daemon.until(State.RECYCLING)
         assert daemon.one.describe()["start"] is None
         await daemon.until(State.SERVING)
-        assert "; the one before took " in daemon.texts("start")[1]
+        assert "; the previous one took " in daemon.texts("start")[1]
         again = daemon.one.describe()["start"]
         assert again["before"] == {
             **{name: shown[name] for name in ("seconds", "at", "phases", "reported")},
@@ -228,7 +228,7 @@ async def compared(daemon: Running) -> None:
     """The next daemon's first start is compared with the last one's."""
     daemon.start()
     await daemon.until(State.SERVING)
-    assert "; the one before took " in daemon.texts("start")[0]
+    assert "; the previous one took " in daemon.texts("start")[0]
 
 
 def test_a_start_serves_though_the_earlier_ones_cannot_be_read(
@@ -532,7 +532,7 @@ def test_no_engine_is_started_beside_one_that_could_not_be_ended(world: World) -
             kernel.setattr(Child, "end", outlives)
             daemon.one.apply_operator_event(Restart(at=time.monotonic()))
             held = await daemon.until(State.HOLD)
-        assert f"(pid {first}) outlived KILL" in held.reason
+        assert f"(pid {first}) survived SIGKILL; check the kernel log" in held.reason
         assert told == [True]
         assert lives(first)
         await daemon.until(State.SERVING)

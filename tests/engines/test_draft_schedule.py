@@ -56,6 +56,7 @@ def test_a_mixture_drafts_nothing_where_many_requests_share_a_step() -> None:
         (NEW, {"policy": {"mtp": 1}}),
         (NEW, {"how": {"environ": {"CAOVAN_AUTO_SPEC": "1"}}}),
         (NEW, {"policy": {"max_num_seqs": 4}}),
+        (NEW, {"engine": {"env": {"VLLM_USE_V2_MODEL_RUNNER": "0"}}}),
         (NEW, {"how": {"mode": "fast"}}),  # more drafts than are fastest for one request
     ],
 )

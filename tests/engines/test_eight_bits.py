@@ -89,7 +89,7 @@ def test_hoppers_own_attention_reads_an_8_bit_cache() -> None:
 def test_it_is_chosen_only_where_attention_that_reads_it_can_start(
     card: str, engine: EngineInfo, chosen: bool
 ) -> None:
-    known = {"B200": B200, "H200": tuple(replace(gpu, free_mib=24_000) for gpu in H200)}
+    known = {"B200": B200, "H200": tuple(replace(gpu, free_mib=23_000) for gpu in H200)}
     gpus = known.get(card) or named(card)
     free_mib = 24_000 if card in known else 22_500
     gpus = tuple(replace(gpu, free_mib=min(gpu.free_mib, free_mib)) for gpu in gpus)

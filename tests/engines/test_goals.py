@@ -146,7 +146,7 @@ def test_typed_graphs_that_give_way_are_named() -> None:
     words = ["--gpu-memory-utilization", "0.957"]  # what compiling takes is then not in the cache
     found = plan(inventory(gpus=turing(1)), policy=GRAPHS, engine={"extra_args": words})
     (told,) = [text for text in found.warnings if "cuda_graphs" in text]
-    assert told.startswith('[policy] cuda_graphs is piecewise, and "none" is planned: memory is')
+    assert told.startswith('[policy] cuda_graphs is piecewise, but "none" is planned: memory is')
     assert "pinned" in told
 
 
@@ -175,7 +175,7 @@ def test_a_typed_cache_that_no_attention_here_keeps_is_given_up_and_a_pinned_one
     fp8 = {"kv_cache_dtype": "fp8"}
     found = plan(machine, policy=fp8)
     assert (found.value("kv_cache_dtype"), forecast(found, machine).fits) == (None, True)
-    assert any("] kv_cache_dtype is fp8, and none is planned" in text for text in found.warnings)
+    assert any("] kv_cache_dtype is fp8, but none is planned" in text for text in found.warnings)
     pinned = plan(machine, policy={**fp8, "pinned": ["kv_cache_dtype"]})
     assert pinned.value("kv_cache_dtype") == "fp8"
     assert "cannot keep the cache in fp8" in str(forecast(pinned, machine).conflicts[0])

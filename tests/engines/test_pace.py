@@ -195,7 +195,7 @@ def test_three_users_are_let_in_where_the_cache_holds_three_and_a_half() -> None
 
 
 def test_a_step_takes_no_more_of_a_small_card_than_it_saves_time() -> None:
-    small = cards(4, "NVIDIA GeForce RTX 2080 Ti", (7, 5), 11264)
+    small = cards(4, "NVIDIA GeForce RTX 2080 Ti", (7, 5), 10500)
     machine = inventory(model("Qwen3.6-27B-GPTQ-Int4"), small)
     chosen = plan(machine)
     large = plan(machine, policy={"max_num_batched_tokens": 8192})
@@ -210,9 +210,9 @@ def test_nvlink_carries_less_between_older_cards() -> None:
 
 
 def test_a_mode_that_was_chosen_is_not_weighed() -> None:
-    machine = inventory(gpus=turing(1))
-    assert plan(machine).mtp == 0
-    assert plan(machine, policy={"mode": "fast"}).mtp == 4
+    machine, batch = inventory(gpus=turing(2)), {"workload": "batch"}
+    assert plan(machine, policy=batch).mtp == 1
+    assert plan(machine, policy={**batch, "mode": "fast"}).mtp == 4
 
 
 def test_drafts_bring_less_and_less() -> None:

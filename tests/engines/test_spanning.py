@@ -133,7 +133,7 @@ TYPED_2: dict[str, object] = {"engine": {"extra_args": ["--tensor-parallel-size"
 
 
 def idle(found: Plan) -> list[str]:
-    return [text for text in found.warnings if "goes over 2 nodes" in text]
+    return [text for text in found.warnings if "spans 2 nodes" in text]
 
 
 @pytest.mark.parametrize("link", [None, SLOW, FAST])
@@ -153,7 +153,7 @@ def test_cards_that_a_typed_split_leaves_idle_are_named() -> None:
     found = over(inventory(gpus=turing(2)), FAST, **both)
     assert split(found) == (2, 1)
     assert idle(found) == [
-        "--tensor-parallel-size 2 goes over 2 nodes: 1 of 2 cards on each serve; use"
+        "--tensor-parallel-size 2 spans 2 nodes: only 1 of 2 cards on each serve; use"
         " --pipeline-parallel-size 2, or remove both"
     ]
     stageless = replace(QWEN_27B_AWQ, architecture="DeepseekV4ForConditionalGeneration")

@@ -363,7 +363,7 @@ def test_where_memory_is_enough_the_faster_card_has_the_more_layers() -> None:
     setting = plan(machine, **STAGES).env[PARTITION]
     assert setting.value in ("32,48", "31,49")
     assert "the slowest stage reads its weights in" in setting.reason
-    assert "by vLLM's own rule (40,40) in" in setting.reason
+    assert "with vLLM's own rule (40,40) in" in setting.reason
 
 
 def test_a_typed_dealing_is_kept_and_forecast() -> None:

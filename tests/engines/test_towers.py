@@ -49,7 +49,7 @@ def test_shorter_steps_by_hand_are_refused_with_the_remedy() -> None:
 
 
 def test_vision_is_kept_while_the_context_is_long_enough_however_long_it_were_without() -> None:
-    for mib, sees in ((23028, False), (23400, True)):
+    for mib, sees in ((22900, False), (23400, True)):
         box = box_with("a10", model("Qwen3.5-9B"))
         (gpu,) = box.gpus
         made = plan(replace(box, gpus=(replace(gpu, total_mib=mib, free_mib=mib - 300),)))
@@ -63,7 +63,7 @@ def test_a_model_for_images_keeps_its_tower_for_a_shorter_context() -> None:
     card = model("Qwen3.5-9B")
     box = box_with("a10", card)
     (gpu,) = box.gpus
-    tight = replace(box, gpus=(replace(gpu, free_mib=22_000),))
+    tight = replace(box, gpus=(replace(gpu, total_mib=21_000, free_mib=20_700),))
     made = {
         name: plan(replace(tight, model=replace(card, architecture=name)))
         for name in (card.architecture, "Qwen3VLForConditionalGeneration")

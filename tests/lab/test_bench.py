@@ -74,7 +74,7 @@ def test_it_measures_shows_and_keeps(box: Box, ctl: Ctl) -> None:
         "drafts, prompts of 64, 1 at once: accepted 75% 25% by position, 2.00 tokens per step"
     )
     assert rest[2] == "prefix cache: 0.0% of the prompt tokens were hits"
-    kept = Path(rest[-1].removeprefix("kept in "))
+    kept = Path(rest[-1].removeprefix("stored in "))
     assert kept.parent.name == "f1"
     document = json.loads(kept.read_text())
     assert document["complete"] is True
@@ -408,7 +408,7 @@ def test_results_are_compared_by_their_numbers(results: Path, ctl: Ctl, tmp_path
     mixed = ctl("bench", "--compare", "1", kept(tmp_path, "4", 20.0))
     assert mixed.code == 0, mixed.err
     text = refused(ctl, "bench", "--compare", "1", "4")
-    assert "cannot compare result 4: 3 are kept" in text
+    assert "cannot compare result 4: 3 exist\n" in text
     assert "caovanctl bench --list" in text
 
 

@@ -329,7 +329,7 @@ def test_a_version_without_a_lock_exits_1_and_says_what_there_is(house: Path) ->
     done = caovanctl(house, "install", "1.2.3", "--build", "cpu")
     assert done.returncode == 1
     assert done.stderr == (
-        "caovanctl: cannot install vLLM 1.2.3 (cpu): no lock file cpu-1.2.3.txt; "
+        "caovanctl: cannot install vLLM 1.2.3 (cpu): no lock file cpu-1.2.3.txt exists; "
         "available: cpu-9.9.9\n"
     )
 

@@ -67,7 +67,7 @@ def test_a_sound_engine_passes_and_the_result_is_kept_next_to_benchs(model: Path
     with daemon(configuration(model, PACE)) as one:
         one.until_state("SERVING")
         done = one.ctl("soak", SHORTEST, "--at-once", "3")
-        kept = Path(done.stdout.splitlines()[-1].removeprefix("kept in "))
+        kept = Path(done.stdout.splitlines()[-1].removeprefix("stored in "))
         result = json.loads(kept.read_text())
     # How fast this machine is now is no matter of this test.
     slow = {"decoding alone", "prefill alone", "first token under load"}

@@ -194,7 +194,7 @@ def protect_machine(libc: Any) -> None:
         error = problem.errno or 0
     if error and os.access(CORE_PATTERN, os.W_OK):
         text = os.strerror(error)
-        print(f"caovan: cannot hide /proc/sys from the engine: {text}", file=sys.stderr)
+        print(f"caovan: cannot make /proc/sys read-only for the engine: {text}", file=sys.stderr)
 
 
 def _make_read_only(libc: Any, path: str) -> int:

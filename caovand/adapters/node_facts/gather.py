@@ -163,7 +163,7 @@ def _address_of(interface: str, families: list[int], known: list[interfaces.Addr
     exists = interface in names
     raise ProblemError(
         f"use the network interface {interface}",
-        f"it has no {kinds} address" if exists else f"it has only {', '.join(names)}",
+        f"it has no {kinds} address" if exists else f"this machine has only {', '.join(names)}",
         "set [cluster] interface to another one" + (", or add an address to it" * exists),
     )
 

@@ -14,6 +14,7 @@ from caovand.core.cluster.node_document import read_shown_cards
 from caovand.core.document import BadDocument
 from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.facts.network import Network
+from caovand.core.problem import Problem
 
 ASSUMED = "the other nodes are assumed to match this one, over a slow link"
 UNASKED = "the head's daemon, which tracks them, was not asked"
@@ -23,12 +24,12 @@ UNASKED = "the head's daemon, which tracks them, was not asked"
 class OverNodes:
     """The machine with its other nodes, and why NCCL must not use InfiniBand or RoCE between them.
 
-    `warning` names the assumptions about the nodes, "" if there are none.
+    `warning` names the assumptions about the nodes, None if there are none.
     """
 
     inventory: Inventory
     no_rdma: str = ""
-    warning: str = ""
+    warning: Problem | None = None
 
 
 def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> OverNodes:
@@ -41,34 +42,35 @@ def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> Over
     assumed = inventory.others
     if not assumed:
         return OverNodes(inventory)
-    reason = UNASKED
+    reason, remedy = UNASKED, ""
     try:
         answer = _ask_head(runtime) if ask else {}
         joined = _joined_workers(answer)[: len(assumed)]
     except CommandError as problem:
-        answer, reason = (
-            {},
-            f"{problem.message}; {problem.hint}" if problem.hint else problem.message,
-        )
+        answer, reason, remedy = {}, problem.message, problem.hint
     except BadDocument as problem:
         answer, reason = {}, f"cannot read a node's facts: {problem}"
     if not answer:
-        return OverNodes(inventory, warning=f"{ASSUMED}: {reason}")
+        return OverNodes(inventory, warning=Problem("", f"{ASSUMED}: {reason}", remedy))
     others = (*joined, *assumed[len(joined) :])
     if lacking := len(assumed) - len(joined):
-        warning = (
+        not_joined = Problem(
+            "",
             f"{lacking} of {1 + len(assumed)} nodes have not joined: they are assumed to match"
-            " this one, over a slow link; see `caovanctl cluster nodes`"
+            " this one, over a slow link",
+            "see `caovanctl cluster nodes`",
         )
-        return OverNodes(replace(inventory, others=others), warning=warning)
+        return OverNodes(replace(inventory, others=others), warning=not_joined)
     link, no_rdma, ram_mib = _known_link(answer.get("planned"), [node.name for node in others])
     others = tuple(replace(node, ram_mib=ram_mib) for node in others)
     warning = (
-        ""
+        None
         if link
-        else (
+        else Problem(
+            "",
             "the link between the nodes has not been checked, or its speed is unknown, so a "
-            "slow link is assumed; `caovanctl cluster check` checks it while no engine runs"
+            "slow link is assumed",
+            "`caovanctl cluster check` checks it while no engine runs",
         )
     )
     return OverNodes(replace(inventory, others=others, link=link), no_rdma, warning)

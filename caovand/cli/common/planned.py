@@ -103,7 +103,7 @@ def plan_for(
         plan = tuned_plan(plan, depth_for(plan, config.policy, records), config, planned, fits)
         plan, known = foresee(engine, config, plan, machine, planned)
         plan = _spread(plan, config, engine, machine, no_rdma)
-        plan = replace(plan, caveats=(*plan.caveats, Problem.stated(alone))) if alone else plan
+        plan = replace(plan, caveats=(*plan.caveats, alone)) if alone else plan
     except Unplannable as problem:
         raise CommandError(Exit.FAILED, str(problem), _offer(problem, engine, machine)) from None
     cache = cache or directories(os.environ, os.getuid()).cache
@@ -122,21 +122,24 @@ def _offer(problem: Unplannable, engine: Engine, machine: Inventory) -> str:
     return "; ".join(f"instead: {check.text}; {check.remedy}" for check in islice(others, 1))
 
 
-def _with_others(config: Config, engine: Engine, machine: Inventory) -> tuple[Inventory, str]:
+def _with_others(
+    config: Config, engine: Engine, machine: Inventory
+) -> tuple[Inventory, Problem | None]:
     """The machine with the nodes that its engine can use, or the reason if there are none.
 
     Raises CommandError if it may not serve without them.
     """
     section = config.cluster
     if section.role != "head" or engine.nodes is None:
-        return machine, ""
+        return machine, None
     problem = engine.nodes.refusal(section.executor, machine.engine)
     if problem is None:
-        return machine, ""
+        return machine, None
     if section.min_nodes != 1:
         raise CommandError(Exit.FAILED, str(problem))
-    text = f"{problem}; until then the head serves alone, because [cluster] min_nodes is 1"
-    return replace(machine, others=(), link=None), text
+    until = "until then the head serves alone, because [cluster] min_nodes is 1"
+    remedy = "; ".join(filter(None, (problem.remedy, until)))
+    return replace(machine, others=(), link=None), replace(problem, remedy=remedy)
 
 
 def _spread(plan: Plan, config: Config, engine: Engine, machine: Inventory, no_rdma: str) -> Plan:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from functools import partial
@@ -43,6 +44,9 @@ FORMAT = 2
 format predates formats."""
 PLANNED = ("model", "policy", "engine")
 """Sections that determine a plan."""
+_KEPT = "restored from the last plan that served: "
+_KEPT_BEFORE = re.compile(rf"^(?:{_KEPT}|kept from the last plan that served: )+")
+"""What precedes a reason that was kept before; earlier versions wrote "kept from"."""
 
 
 def fingerprint(config: Config, inventory: Inventory) -> str:
@@ -185,9 +189,8 @@ def kept_steps(
 
     Those that the operator passes verbatim are excluded.
     """
-    kept = "restored from the last plan that served: "
     return {
-        name: Setting(setting.value, "remembered", kept + setting.reason.removeprefix(kept))
+        name: Setting(setting.value, "remembered", _KEPT + _KEPT_BEFORE.sub("", setting.reason))
         for name, setting in settings.items()
         if setting.origin in ("ladder", "remembered") and name not in verbatim
     }

@@ -78,7 +78,7 @@ def read(body: str, max_tokens: int = TOKENS) -> GreedyAnswer | None:
         logprobs, tops = document["token_logprobs"], document["top_logprobs"]
         # Some servers write NaN as null.
         if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in logprobs):
-            raise Degenerate("its logits are NaN")
+            raise Degenerate("its logits are not finite numbers")
         margins = tuple(map(_margin, logprobs, tops))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None

@@ -27,7 +27,7 @@ def lines(report: Mapping[str, Any], files: Mapping[str, int], nodes: NodeReport
     yield f"  what      {finding['text']}"
     for request in report.get("requests", ()):
         yield (
-            f"  request {request}: crashed an engine twice, the second time with no other "
+            f"  request   {request}: crashed an engine twice, the second time with no other "
             "request running"
         )
     answer = report.get("answer")  # incidents from earlier releases have none

@@ -26,7 +26,7 @@ from caovand.core.health.observation import ProgressCounters
 from caovand.core.plan import Plan
 
 METRICS_S = 5.0
-NOT_NUMBERS = "its logits are NaN"
+NOT_NUMBERS = "its logits are not finite numbers"
 
 
 class FirstAnswers:

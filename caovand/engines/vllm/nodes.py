@@ -163,7 +163,7 @@ def spread(
     settings["master_port"] = Setting(port, "policy", "the port after the head's in [cluster]")
     staged = plan.value(PIPELINE) is not None
     if plan.device == "cpu" and not staged and TENSOR not in plan.verbatim:
-        settings[TENSOR] = Setting(nodes, "policy", f"one stage on each of {over}")
+        settings[TENSOR] = Setting(nodes, "policy", f"one part on each of {over}")
     # A plan that is retried keeps what an earlier start found about the devices.
     env = dict(plan.env)
     if WITHOUT_RDMA in env and env[WITHOUT_RDMA].origin == "policy":
@@ -238,7 +238,7 @@ def plan_of_rank(plan: Plan, place: NodePlace) -> Plan:
     env: Mapping[str, Setting] = {HOST_IP: reached, "GLOO_SOCKET_IFNAME": by}
     if plan.device != "cpu":
         # NCCL treats a name as a prefix: eth0 also matches eth0.100.
-        exact = Setting(f"={interface}", "policy", "only this interface reaches the other nodes")
+        exact = Setting(f"={interface}", "policy", "this interface alone, by its exact name")
         env = {**env, "NCCL_SOCKET_IFNAME": exact}
     if uses_ray(plan):
         env = {**env, **ray_environment(place)}

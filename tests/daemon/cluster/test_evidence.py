@@ -97,7 +97,7 @@ def test_what_comes_before_and_after_the_incident_is_stored_is_added_and_asked_f
         assert document(slot, 2)["name"] == "n3"
 
     slot = collecting(tmp_path, test)
-    assert slot.told == ["incident 0001-hang: the evidence of n2, n3 came"]
+    assert slot.told == ["incident 0001-hang: received evidence from n2, n3"]
 
 
 def test_a_node_that_sends_nothing_is_named_with_the_reason(
@@ -118,7 +118,7 @@ def test_a_node_that_sends_nothing_is_named_with_the_reason(
         assert document(slot, 2) == {"name": "n3", "rank": 2, "missing": "n3 is silent"}
 
     slot = collecting(tmp_path, test)
-    came = "incident 0001-hang: the evidence of n2 came; no evidence from n3: n3 is silent"
+    came = "incident 0001-hang: received evidence from n2; no evidence from n3: n3 is silent"
     assert slot.told == [came]
 
 

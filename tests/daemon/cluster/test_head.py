@@ -467,7 +467,9 @@ def test_a_worker_whose_reports_can_be_read_no_more_is_told_once_it_is_lost(
         await head.slot.until(State.BACKOFF)
         head.link.on_frame(b"n2", b'{"v":1,"name":"n2"}')
         await soon(lambda: head.order().refusal)
-        assert head.order().refusal.startswith("cannot read what node n2 reports: it is not")
+        assert head.order().refusal.startswith(
+            "cannot read what node n2 reports: it does not have version 2: "
+        )
         assert head.order().start == ""
         heard, send = [], head.link.send
 

@@ -150,7 +150,7 @@ def test_a_worker_says_that_orders_cannot_be_read_and_goes_by_none_of_them(world
         worker.slot.start()
         await worker.slot.until(State.HOLD)
         worker.link.on_frame(b"", b'{"v":1}')
-        await soon(lambda: "cannot be read" in worker.slot.snapshot.reason)
+        await soon(lambda: "cannot be parsed" in worker.slot.snapshot.reason)
         held = await worker.slot.until(State.HOLD)
         assert held.reason == (
             "waiting for the head at 10.0.0.1:7070: its orders cannot be parsed: it does not "

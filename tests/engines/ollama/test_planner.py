@@ -139,7 +139,7 @@ def test_keys_become_variables() -> None:
     ("sections", "text"),
     [
         ({"engine": {"extra_args": ["--verbose"]}}, "takes no options"),
-        ({"server": {"api_key_file": "/etc/key"}}, "checks none"),
+        ({"server": {"api_key_file": "/etc/key"}}, "does not check keys"),
         ({"model": {"served_name": "mine"}}, "ollama cp qwen3:8b mine"),
         ({"model": {"max_model_len": 40961}}, "the model's own limit is 40960"),
         ({"policy": {"kv_cache_dtype": "fp8"}}, "set [policy] kv_cache_dtype to one of"),

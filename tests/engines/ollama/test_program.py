@@ -43,7 +43,9 @@ def test_a_machine_without_it_learns_how_to_get_it() -> None:
     absent = replace(ENGINE.probe, versions='print(MARK + \'{"executable": null, "stamp": 1}\')')
     with pytest.raises(probe.EngineMissing) as caught:
         probe.probe_engine(absent, sys.executable, None)
-    assert caught.value.problem.message.startswith("cannot use Ollama as the engine: there is no")
+    assert caught.value.problem.message.startswith(
+        "cannot use Ollama as the engine: no program `ollama` is on PATH"
+    )
     assert "ollama.com/install.sh" in caught.value.problem.remedy
 
 

@@ -177,7 +177,7 @@ def test_linked_cards_share_the_model_and_others_where_that_finishes_far_more() 
     assert made.value("tp_size") == 4  # two hold a context of 18,000
     assert made.cards == ("0", "1", "2", "3")
     assert plan(machine(one(A100, 2)), engine={"gpus": [1]}).cards == ("1",)
-    with pytest.raises(Unplannable, match="there are 2 cards"):
+    with pytest.raises(Unplannable, match="the machine has 2 cards"):
         plan(machine(one(A100, 2)), policy={"tensor_parallel_size": 4})
 
 
@@ -440,7 +440,7 @@ def test_keys_become_options() -> None:
     [
         ({"server": {"api_key_file": "/etc/key"}}, "only on its command line"),
         ({"model": {"max_model_len": 131073}}, "the model's own limit is 131072"),
-        ({"policy": {"kv_cache_dtype": "q8_0"}}, "takes only"),
+        ({"policy": {"kv_cache_dtype": "q8_0"}}, "accepts only"),
         ({"policy": {"cuda_graphs": "piecewise"}}, "use none or full_decode_only"),
         ({"policy": {"mtp": 2}}, "has no MTP head"),
         ({"engine": {"extra_args": ["--port", "1"]}}, "set [server] port instead"),

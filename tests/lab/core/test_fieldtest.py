@@ -126,7 +126,7 @@ def test_the_report_says_what_was_left_out_and_why() -> None:
     alone = trial(forecast=None)
     out = list(report.lines(FACTS, {"why": "no SM75 card", "parts": []}, [alone, left]))
     assert "Not measured: no SM75 card." in out
-    assert "- as configured: skipped: no card" in out
+    assert "- as configured: left out: no card" in out
     assert "| as configured | 61 s | - | - | - | - |" in out
 
 

@@ -197,7 +197,7 @@ def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
         reason = "Triton compiles its kernels for cards before compute capability 8.0"
         kernels[ATTENTION] = Setting("triton", "policy", reason)
         kernels["sampling_backend"] = Setting(
-            "pytorch", "policy", "Triton needs no compiled kernels"
+            "pytorch", "policy", "PyTorch's sampler needs no compiled kernels"
         )
     graphs = config.policy.cuda_graphs
     graphs_off = Setting(options.GRAPHS_OFF, "user", "[policy] cuda_graphs")

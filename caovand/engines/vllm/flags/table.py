@@ -123,6 +123,7 @@ _KNOWN = (
     FlagRow("sse_keep_alive_interval", wanted=SECONDS),
     FlagRow("shutdown_timeout"),
     FlagRow("quantization", short="-q"),
+    FlagRow("load_format"),
     FlagRow("attention_config", short="-ac"),
     FlagRow("enable_chunked_prefill", "nothing"),
     FlagRow("data_parallel_size", short="-dp", wanted=COUNT),

@@ -140,6 +140,8 @@ class Candidate:
     utilization: float
     tensor_parallel: int = 1
     mtp: int = 0
+    looks_up: bool = False
+    """Whether drafts are found in the text, without a drafter."""
     narrower: tuple[int, ...] = ()
     """Smaller depths, of steps of many requests."""
     kv_dtype: str = "auto"

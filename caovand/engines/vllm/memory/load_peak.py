@@ -1,8 +1,9 @@
-"""The moment of loading when a card holds most: a drafter comes with weights that vLLM then drops.
+"""The moments of loading when a card holds most, before a cache exists: only small cards notice.
 
+An lm_head that caovan rounds to 8 bits is in memory in 16 bits, too, until it is rounded.
 A model with an MTP layer is loaded first, then its drafter with an embedding and an lm_head of its
 own, which give way to the model's once everything is loaded (`_maybe_share_embeddings` and
-`_maybe_share_lm_head` in 0.21 and 0.33). No cache exists yet, so that only small cards notice.
+`_maybe_share_lm_head` in 0.21 and 0.33).
 """
 
 from __future__ import annotations
@@ -21,17 +22,24 @@ def loading_bytes(model: ModelCard, candidate: Candidate) -> float:
     If caovan's kernels round the head, the drafter has the model's from the start, and the MTP
     layer is rounded last.
     """
-    loaded = weights_bytes(model, candidate)
-    if not candidate.drafting or model.drafter:
-        return loaded
+    loaded = rounding = drafter = weights_bytes(model, candidate)
     exact = candidate.but(rounds_head=False, rounds_drafter=False)
     for weights in model.weights:
-        size = on_rank(weights, model, exact)
+        size, kept = on_rank(weights, model, exact), on_rank(weights, model, candidate)
         if weights.part == "mtp":
-            loaded += size - on_rank(weights, model, candidate)
-        elif weights.part == "embedding" or (weights.part == "head" and not candidate.rounds_head):
-            loaded += size
-    return loaded
+            drafter += size - kept
+        elif weights.part == "embedding":
+            drafter += size
+        elif weights.part == "head" and candidate.rounds_head:
+            rounding += size if kept else 0
+        elif weights.part == "head":
+            drafter += size
+    return max(rounding, drafter if loads_drafter(model, candidate) else loaded)
+
+
+def loads_drafter(model: ModelCard, candidate: Candidate) -> bool:
+    """Whether the model's own MTP layer is loaded as a drafter."""
+    return candidate.drafting and not candidate.looks_up and model.drafter is None
 
 
 def lacking_to_load_gib(stages: Sequence[PipelineStage]) -> float:
@@ -50,8 +58,14 @@ def why_not_loaded(stages: Sequence[PipelineStage]) -> str:
     """Why the weights cannot be loaded although they would fit afterwards; empty if they can."""
     lacking = lacking_to_load_gib(stages)
     last = stages[-1]
-    if not lacking or not last.candidate.drafting or last.model.drafter:
-        return ""
+    if not lacking or not loads_drafter(last.model, last.candidate):
+        rounds = lacking and any(stage.candidate.rounds_head for stage in stages)
+        return (
+            f"{lacking:.1f} GiB too little while the lm_head is rounded, in memory in 16 and in 8"
+            ' bits; set lm_head = "half"'
+            if rounds
+            else ""
+        )
     return (
         f"{lacking:.1f} GiB too little while the drafter is loaded with an embedding and an"
         " lm_head of its own, which vLLM drops afterwards; set mtp = 0"

@@ -107,6 +107,7 @@ def candidate_of(
         utilization=float(share) if isinstance(share, (int, float)) else DEFAULT_SHARE,
         tensor_parallel=count_or("tensor_parallel_size", 1),
         mtp=_depth(values.get("speculative_config")),
+        looks_up=_looks_up(values.get("speculative_config")),
         narrower=_narrower(values.get("speculative_config"), sequences),
         kv_dtype=str(values.get("kv_cache_dtype") or "auto"),
         activation=activation,
@@ -253,6 +254,10 @@ def why_stages_unknown(
 
 def _is_set(value: Any) -> bool:
     return value is True or value not in (None, False, 1, "auto", {}, [])
+
+
+def _looks_up(config: Any) -> bool:
+    return isinstance(config, Mapping) and is_lookup(config.get("method"))
 
 
 def _drafts_with_a_model(config: Any, known: Drafter | None) -> bool:

@@ -64,7 +64,16 @@ def _may_vary(sized: PartialPlan) -> bool:
     )
     obeyed = sized.cuda and sized.engine.release >= releases.DRAFTS_BY_BATCH
     one = sized.stages == 1 and sized.count("data_parallel_size") == 1
-    return obeyed and one and not typed and sized.mode != "stable" and not sized.why_unmodelled
+    # The older model runner gives up full graphs for a schedule.
+    older = dict(sized.config.engine.env).get("VLLM_USE_V2_MODEL_RUNNER") == "0"
+    return (
+        obeyed
+        and one
+        and not older
+        and not typed
+        and sized.mode != "stable"
+        and not sized.why_unmodelled
+    )
 
 
 def _schedule(sized: PartialPlan, candidate: Candidate) -> list[list[int]]:

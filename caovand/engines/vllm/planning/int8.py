@@ -255,8 +255,13 @@ def may_round_head(partial: PartialPlan) -> bool:
     free = not partial.config.policy.lm_head and LM_HEAD not in dict(partial.config.engine.env)
     stored = partial.model.quantization
     rounded = stored not in BYTES_EACH and partial.value("dtype") in HALF
+    config = partial.verbatim.get("speculative_config")
+    copied = isinstance(config, Mapping) and config.get("draft_lm_head_quantization")
     free = (
         free
+        and not copied
+        and not partial.steers_plugin
+        and dict(partial.config.engine.env).get("VLLM_BATCH_INVARIANT", "0") == "0"
         and LM_HEAD not in partial.dropped_variables
         and partial.mode != "stable"
         and not partial.pinned("lm_head")
@@ -268,7 +273,7 @@ def int8_drafter(partial: PartialPlan) -> Setting | None:
     """The variable for the MTP layer's type, as far as the forecast counts on it."""
     sized = partial.choice and partial.choice.candidate
     own = DRAFTER in dict(partial.config.engine.env)
-    if own or not sized or not sized.rounds_drafter or not sized.mtp:
+    if own or not sized or not sized.rounds_drafter or not sized.mtp or sized.looks_up:
         return None
     return policy(
         INT8,

@@ -124,7 +124,8 @@ class PartialPlan:
         """The variables that affect memory, before the environment is decided."""
         policies = self.config.policy
         head = INT8 if self.trial.int8_head else policies.lm_head
-        layer = None if self.mode == "stable" else INT8  # of the drafter, if the head is int8 too
+        exact = self.mode == "stable" or self.steers_plugin
+        layer = None if exact else INT8  # of the drafter, if the head is int8 too
         goals = {MARLIN_INPUT: policies.activations, LM_HEAD: head, DRAFTER: layer}
         asked = {
             name: INT8
@@ -133,6 +134,14 @@ class PartialPlan:
         }
         off = {} if self.config.engine.plugin else {"CAOVAN_KERNELS": "off"}
         return {**asked, **dict(self.config.engine.env), **off}
+
+    @property
+    def steers_plugin(self) -> bool:
+        """Whether a verbatim --additional-config has switches of caovan's plugin."""
+        config = self.verbatim.get("additional_config")
+        return isinstance(config, Mapping) and any(
+            str(name).startswith("caovan") for name in config
+        )
 
     def value(self, name: str) -> Any:
         """The value of an earlier setting; None if there is none."""

@@ -12,6 +12,7 @@ from caovand.engines.common.usual_requests import WITHOUT_PREFIXES
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.settings import why_stages_unknown
+from caovand.engines.vllm.planning import drafters
 from caovand.engines.vllm.planning.decisions import FIRST
 from caovand.engines.vllm.planning.devices import (
     freest_cards,
@@ -26,6 +27,7 @@ from caovand.engines.vllm.planning.partial_plan import (
     decide,
 )
 from caovand.engines.vllm.planning.precision import quantise_at_load, tower_breaks_tiles
+from caovand.engines.vllm.planning.speculation import may_draft_nothing
 from caovand.engines.vllm.planning.trials import (
     exact_or_rounded,
     exact_trials,
@@ -70,6 +72,10 @@ def _size_trials(partial: PartialPlan) -> PartialPlan:
         return first
     others = [_decide(partial, trial) for trial in open_trials(first)[1:]]
     sized = size_together([first, *others])
+    unfit = sized.choice is not None and not sized.choice.fits
+    if unfit and may_draft_nothing(first) and drafters.cannot_be_loaded(sized):
+        without = [replace(each.trial, depth=0) for each in (first, *others)]
+        sized = size_together([_decide(partial, trial) for trial in without])
     exact = [_decide(partial, trial) for trial in exact_trials(first)]
     if exact:
         with suppress(Unplannable):  # only 8 bits fit next to other processes

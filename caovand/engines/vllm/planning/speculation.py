@@ -199,6 +199,8 @@ def _requested_depth(partial: PartialPlan) -> tuple[int, Setting]:
     if partial.auto_spec is not None and partial.auto_spec.strip():
         return _from_environment(partial.auto_spec.strip().lower(), gpus)
     typed = partial.config.policy.mtp
+    if typed is not None and partial.trial.depth is not None:
+        return partial.trial.depth, policy(0, drafters.CANNOT_LOAD)
     if typed is not None:
         return typed, user(typed, f"[policy] mtp is {typed}")
     depth, reason = depth_of_mode(partial.mode, gpus)
@@ -230,9 +232,15 @@ def smaller_depths(partial: PartialPlan) -> tuple[int, ...]:
 
 def _depth_is_the_modes(partial: PartialPlan) -> bool:
     """Whether the depth follows from a mode that the operator chose, and from nothing else."""
+    return may_draft_nothing(partial) and partial.config.policy.mtp is None
+
+
+def may_draft_nothing(partial: PartialPlan) -> bool:
+    """Whether the operator's depth gives way if the cards cannot load a drafter: that of a mode or
+    of [policy] mtp, unless it is pinned."""
     named = any(name in partial.verbatim for name in PARTS_OF_SPECULATION)
-    typed = partial.config.policy.mtp is not None or (partial.auto_spec or "").strip()
-    return partial.mtp > 0 and not named and not typed and not partial.pinned("mtp")
+    demanded = (partial.auto_spec or "").strip() or partial.pinned("mtp")
+    return partial.mtp > 0 and not named and not demanded
 
 
 def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:

@@ -96,12 +96,12 @@ def data_parallel_size(partial: PartialPlan) -> Setting | None:
     split, model = partial.trial.split, partial.model
     if not split or split.replicas == 1:
         return None
-    reason = "each replica serves its own requests, and waits for no other's cards"
+    reason = "each replica serves its own requests without waiting for the others' cards"
     if model.experts and not model.latent:
-        waits = "" if split.tensor > 1 else ", and waits for no other card"
+        waits = "" if split.tensor > 1 else ", without waiting for other cards"
         reason = (
-            f"attention is each replica's own{waits}; one engine over"
-            " all these cards would be slower, or leave some idle"
+            f"attention is each replica's own{waits}; one engine over all these cards would be "
+            "slower or leave some idle"
         )
     elif model.experts:
         reason = (
@@ -110,8 +110,8 @@ def data_parallel_size(partial: PartialPlan) -> Setting | None:
         )
     if split.cuts_experts:
         reason += (
-            f"; each expert is cut over {split.cards} cards, for {model.experts} experts cannot be"
-            " shared out evenly"
+            f"; each expert is split over {split.cards} cards, because {model.experts} experts "
+            "cannot be distributed evenly"
         )
     return policy(split.replicas, reason if partial.task in POOLING else f"a batch: {reason}")
 
@@ -189,12 +189,12 @@ def experts(placed: PlanOnCards) -> Iterator[Problem]:
         if uncut:
             even = model.experts % cards == 0
             other = f"add {option(EXPERT_PARALLEL)}" if even else "use another number of replicas"
-            yield Problem(f"share out the experts over {cards} cards", uncut.fact, other)
+            yield Problem(f"distribute the experts over {cards} cards", uncut.fact, other)
     elif model.experts % cards and model.architecture in DEALS_EVENLY:
         other = "use another number of replicas" if uncut else f"remove {option(EXPERT_PARALLEL)}"
         yield Problem(
-            f"deal {model.experts} experts to {cards} cards",
-            f"vLLM's loader for {model.architecture} gives each card as many",
+            f"distribute {model.experts} experts over {cards} cards",
+            f"vLLM's loader for {model.architecture} needs the same number on each card",
             other,
         )
 
@@ -208,9 +208,9 @@ def uneven_experts(partial: PartialPlan) -> list[str]:
     if not uneven or partial.model.architecture in DEALS_EVENLY:
         return []
     return [
-        f"{option(EXPERT_PARALLEL)}: {experts} experts cannot be dealt evenly to {cards} cards;"
-        " vLLM gives some one more, while FlashInfer's CUTLASS kernels expect as many on each;"
-        f" use a number of cards that divides {experts}, or remove the flag"
+        f"{option(EXPERT_PARALLEL)}: {experts} experts cannot be distributed evenly over {cards} "
+        "cards; vLLM gives some cards one more, but FlashInfer's CUTLASS kernels expect the "
+        f"same number on each; use a number of cards that divides {experts}, or remove the flag"
     ]
 
 
@@ -235,9 +235,13 @@ def idle_warnings(partial: PartialPlan) -> list[str]:
         linked, cards = all_linked(usable), len(usable)
         cut = experts_problem(partial.model, cards, whole_tiles=partial.whole_tiles)
         if not linked:
-            reasons.append("replicas would share out the experts, which needs NVLink between all")
+            reasons.append(
+                "replicas would distribute the experts, which needs NVLink between all cards"
+            )
         elif cut and not can_share_experts(partial, cards):
-            dealt = f"{partial.model.experts} experts cannot be dealt evenly to {cards} cards"
+            dealt = (
+                f"{partial.model.experts} experts cannot be distributed evenly over {cards} cards"
+            )
             own = [] if replicas > 1 else reasons
             reasons = [*own, f"replicas cannot use all: {dealt}, and {cut.fact}"]
     alone = "it" if len(idle) == 1 else "them"

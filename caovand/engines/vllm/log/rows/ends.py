@@ -100,7 +100,7 @@ ROWS: tuple[Signature, ...] = (
          r"process has died))?"),
     signature("ray.node.died", "consequence", "node-lost",
          r"^ray\.exceptions\.(?P<error>NodeDiedError|LocalRayletDiedError)(?:: |$)"
-         r"|^RayNodeError: Ray on this node ended \(exit status (?P<status>\d+)\)"),
+         r"|^RayNodeError: Ray on this node (?:ended|exited) \(exit status (?P<status>\d+)\)"),
     signature("ray.channel", "consequence", "hang",
          r"^ray\.exceptions\.(?P<error>RayChannelTimeoutError|GetTimeoutError)(?:: |$)"),
     signature("engine.exited", "consequence", "engine-died",
