@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from caovand.engines.vllm.planning.decisions import forecast
+from caovand.engines.vllm.sizing.choice import ENOUGH_EXACT
 from tests.core.machines import (
     HOST,
     LLAMA_70B_AWQ,
@@ -81,7 +82,7 @@ def test_the_vision_tower_gives_way_to_a_short_context_alone() -> None:
         found = plan(inventory(gpus=cards(1, "NVIDIA L40", (8, 9), mib)))
         context = found.value("max_model_len")
         towers[found.value("language_model_only") is None] = context
-        assert found.value("language_model_only") is not None or context > 30_000
+        assert found.value("language_model_only") is not None or context > 0.9 * ENOUGH_EXACT
     assert set(towers) == {True, False}
 
 

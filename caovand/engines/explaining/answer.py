@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import resources
+from pathlib import Path
 
 from caovand.core.engine.record import Engine
 from caovand.core.healing.answer import FailureAnswer, answer
@@ -37,7 +37,8 @@ REPORTS_FILE = "public_reports.list"
 
 def _read_reports() -> Mapping[tuple[str, str], Mapping[str, tuple[str, ...]]]:
     """Public reports by failure and signature, then by engine."""
-    content = (resources.files(__package__) / REPORTS_FILE).read_text(encoding="utf-8")
+    # importlib.resources would cost the daemon 3 MB.
+    content = Path(__file__).with_name(REPORTS_FILE).read_text(encoding="utf-8")
     by_cause: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
     for line in content.splitlines():
         failure, signature, engine, *reports = line.split(" ")

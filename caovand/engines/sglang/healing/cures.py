@@ -44,7 +44,6 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "kernels.flashinfer": ("attention",),
     "flashinfer.workspace": ("step", "attention"),
     "sglang.arch": (),
-    "sglang.smem": ("draft-off",),
     "sglang.cc": (),
     "sglang.old": (),
     "jit.python": (),
