@@ -240,6 +240,6 @@ assert not int8(made()[0])
 # other vLLMs
 int8_head.APPLY = ("self", "x")
 assert int8_head.refusal() == (
-    "UnquantizedEmbeddingMethod.apply takes ('self', 'layer', 'x', 'bias'), "
+    "UnquantizedEmbeddingMethod.apply accepts ('self', 'layer', 'x', 'bias'), "
     "but this plugin expects ('self', 'x')"
 )

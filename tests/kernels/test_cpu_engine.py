@@ -166,7 +166,7 @@ assert "has no causal_conv1d_fn" in hooks.interface_refusal(hook, changed)
 class Layer(getattr(module, hook.layer)):
     def _forward_core(self, everything): ...
 setattr(changed, hook.layer, Layer)
-assert "_forward_core takes ('self', 'everything')" in hooks.interface_refusal(hook, changed)
+assert "_forward_core accepts ('self', 'everything')" in hooks.interface_refusal(hook, changed)
 
 fewer = types.ModuleType("fewer")
 fewer.__dict__.update(module.__dict__)
