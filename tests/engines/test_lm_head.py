@@ -271,7 +271,7 @@ def test_the_plan_offers_the_longest_context_in_4_bits_with_its_setting_and_pace
         made.settings["max_model_len"].reason,
     )
     assert found is not None
-    assert "not measured on real text" in made.settings["max_model_len"].reason
+    assert "kept 79 % of its 20 likeliest tokens" in made.settings["max_model_len"].reason
     for policies, at in (({}, 1), ({"mtp": 3}, 4)):
         longer = plan(machine, policy={"workload": "long", **policies})
         assert longer.value("kv_cache_dtype") == "int4_per_token_head"

@@ -34,7 +34,10 @@ def with_longer_context(request: VllmRequest, chosen: PartialPlan, plan: Plan) -
     offers = ", and ".join(_offer(sized, drafting=sized is drafting) for sized in longer)
     ours, price = plan.settings[CONTEXT], ""
     if plan.value(CACHE) != FOUR_BITS:
-        price = ", whose keys and values err by some 10 %, which was not measured on real text"
+        price = (
+            ", whose keys and values err by some 10 %: on real text a model of 270M parameters "
+            "kept 79 % of its 20 likeliest tokens"
+        )
     reason = (
         f'{ours.reason}; [policy] workload = "{LONG}" holds {offers}, in a 4-bit cache{price};'
         f" tokens a second are modelled, behind {WORKLOADS[LONG].cached_tokens} tokens"

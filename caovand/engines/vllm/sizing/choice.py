@@ -110,7 +110,7 @@ def _holds_enough(space: Space, choice: Choice, model: ModelCard) -> bool:
     the cards decode at once, or a replica's share of them; for long prompts the model's whole
     context.
 
-    More sequences justify 8 bits, but not 4, whose price nobody measured on real text.
+    More sequences justify 8 bits, but not 4, whose price was measured on one small model only.
     """
     limit = space.context or model.max_model_len
     decodes = space.workload.batch and model.task not in POOLING and not model.sliding_window
