@@ -170,7 +170,6 @@ CURES: Mapping[str, tuple[str, Mapping[str, Any], Cured, int]] = {
     "sgl-project/sglang#3713": (
         "serving", {}, lambda plan: plan.rungs == ("graphs-off off",), 3,
     ),
-    "sgl-project/sglang#6001": ("load", {}, equals("attention_backend", "triton"), 2),
     "ikawrakow/ik_llama.cpp#235": (
         "load", {"gpu_layers": 48, "ubatch_size": 512, "batch_size": 2048},
         at_most("ubatch_size", 256), 2,

@@ -44,6 +44,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "kernels.flashinfer": ("attention",),
     "flashinfer.workspace": ("step", "attention"),
     "sglang.arch": (),
+    "sglang.smem": ("draft-off",),
     "sglang.cc": (),
     "sglang.old": (),
     "jit.python": (),
