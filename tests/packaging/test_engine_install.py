@@ -156,7 +156,7 @@ def test_an_index_that_does_not_answer_is_said_in_one_line(
         http_proxy="", https_proxy="", HTTP_PROXY="", HTTPS_PROXY="",
     )  # fmt: skip
     assert done.returncode == 1
-    assert "the package index cannot be reached; check network" in done.stderr.splitlines()[-1]
+    assert "the package index cannot be reached; check the network" in done.stderr.splitlines()[-1]
     assert caovanctl(house, "remove", f"{NAME}.2").returncode == 0
 
 
