@@ -125,7 +125,7 @@ def take(subject: Subject, work: FieldtestResults, screen: Screen) -> None:
         about = f": skipped: {entry.why}" if entry.why else _remaining_time(planned_trials, work)
         screen.say(f"[{number}/{total}] {current.title}{about}")
         if planned is None:
-            result = {**trial.empty_result(current), "state": "left out", "why": entry.why}
+            result = {**trial.empty_result(current), "state": "skipped", "why": entry.why}
         else:
             begun = time.monotonic()
             quiet = trials.quiet(current.config, port)

@@ -122,11 +122,11 @@ def test_the_report_has_the_modelled_value_beside_the_measured_one() -> None:
 
 def test_the_report_says_what_was_left_out_and_why() -> None:
     nothing = {"bench": None, "modelled": None, "forecast": None, "start_s": None}
-    left = trial(state="left out", why="no card", **nothing)
+    left = trial(state="skipped", why="no card", **nothing)
     alone = trial(forecast=None)
     out = list(report.lines(FACTS, {"why": "no SM75 card", "parts": []}, [alone, left]))
     assert "Not measured: no SM75 card." in out
-    assert "- as configured: left out: no card" in out
+    assert "- as configured: skipped: no card" in out
     assert "| as configured | 61 s | - | - | - | - |" in out
 
 
