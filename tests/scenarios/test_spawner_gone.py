@@ -70,7 +70,7 @@ def test_a_spawner_that_answers_no_more_costs_the_service_a_restart(
     elif asked == "an engine that died":
         os.kill(engine, signal.SIGKILL)
     assert one.process.wait(PATIENCE_S) == 1
-    why = "has ended" if asked == "nothing" else f"did not answer for {ANSWER_S:g} s"
+    why = "has exited" if asked == "nothing" else f"did not answer for {ANSWER_S:g} s"
     assert f"the engine spawner {why}; still left of engines: " in one.log()
     assert "a new daemon starts another" in one.log()
     assert "Traceback" not in one.log()
