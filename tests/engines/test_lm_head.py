@@ -155,12 +155,20 @@ def test_it_is_refused_with_the_fact_where_it_cannot_be(machine: Any, fact: str)
     assert 'set [policy] lm_head = "auto"' in str(refused.value)
 
 
+COPIED = [
+    "--speculative-config",
+    '{"method": "mtp", "num_speculative_tokens": 1, "draft_lm_head_quantization": "fp8"}',
+]
+
+
 @pytest.mark.parametrize(
     ("engine", "fact"),
     [
         ({"plugin": False}, "switched off"),
         ({"env": {"CAOVAN_KERNELS": "off"}}, "switched off"),
         ({"extra_args": ["--load-format", "ipc_cache"]}, "another process loads"),
+        ({"extra_args": COPIED}, "drafts have a quantised copy"),
+        ({"env": {"VLLM_BATCH_INVARIANT": "1"}}, "multiplied in another way"),
     ],
 )
 def test_switches_and_flags_refuse_it_too(engine: dict[str, Any], fact: str) -> None:

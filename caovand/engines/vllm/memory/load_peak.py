@@ -22,19 +22,19 @@ def loading_bytes(model: ModelCard, candidate: Candidate) -> float:
     If caovan's kernels round the head, the drafter has the model's from the start, and the MTP
     layer is rounded last.
     """
-    loaded = rounding = drafter = weights_bytes(model, candidate)
+    rounding = drafter = weights_bytes(model, candidate)
     exact = candidate.but(rounds_head=False, rounds_drafter=False)
     for weights in model.weights:
-        size, kept = on_rank(weights, model, exact), on_rank(weights, model, candidate)
+        size = on_rank(weights, model, exact)
         if weights.part == "mtp":
-            drafter += size - kept
+            drafter += size - on_rank(weights, model, candidate)
         elif weights.part == "embedding":
             drafter += size
         elif weights.part == "head" and candidate.rounds_head:
-            rounding += size if kept else 0
+            rounding += size
         elif weights.part == "head":
             drafter += size
-    return max(rounding, drafter if loads_drafter(model, candidate) else loaded)
+    return max(rounding, drafter) if loads_drafter(model, candidate) else rounding
 
 
 def loads_drafter(model: ModelCard, candidate: Candidate) -> bool:
@@ -56,17 +56,17 @@ def _lacking_gib(stage: PipelineStage) -> float:
 
 def why_not_loaded(stages: Sequence[PipelineStage]) -> str:
     """Why the weights cannot be loaded although they would fit afterwards; empty if they can."""
-    lacking = lacking_to_load_gib(stages)
-    last = stages[-1]
-    if not lacking or not loads_drafter(last.model, last.candidate):
-        rounds = lacking and any(stage.candidate.rounds_head for stage in stages)
+    lacking, last = lacking_to_load_gib(stages), stages[-1]
+    if not lacking:
+        return ""
+    if loads_drafter(last.model, last.candidate):
+        return (
+            f"{lacking:.1f} GiB too little while the drafter is loaded with an embedding and an"
+            " lm_head of its own, which vLLM drops afterwards; set mtp = 0"
+        )
+    if last.candidate.rounds_head:
         return (
             f"{lacking:.1f} GiB too little while the lm_head is rounded, in memory in 16 and in 8"
             ' bits; set lm_head = "half"'
-            if rounds
-            else ""
         )
-    return (
-        f"{lacking:.1f} GiB too little while the drafter is loaded with an embedding and an"
-        " lm_head of its own, which vLLM drops afterwards; set mtp = 0"
-    )
+    return ""

@@ -29,6 +29,7 @@ from caovand.engines.common.tensors import FLOATS
 from caovand.engines.vllm.flags.spelling import DRAFTER, INT8, LM_HEAD, MARLIN_INPUT
 from caovand.engines.vllm.machine.capabilities import HALF, HOPPER, TURING, first_of, first_outside
 from caovand.engines.vllm.machine.plugin import verdict
+from caovand.engines.vllm.memory.load_peak import loads_drafter
 from caovand.engines.vllm.memory.shards import BYTES_EACH
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 from caovand.engines.vllm.planning.precision import allows_kernels
@@ -221,6 +222,11 @@ def _why_no_head(partial: PartialPlan) -> tuple[str, str] | None:
         return "adapters can change it", "remove --enable-lora"
     if verbatim.get("load_format") == "ipc_cache":
         return "another process loads the weights", "remove --load-format ipc_cache"
+    drafts = verbatim.get("speculative_config")
+    if isinstance(drafts, Mapping) and drafts.get("draft_lm_head_quantization"):
+        return "drafts have a quantised copy of it", "remove draft_lm_head_quantization"
+    if dict(partial.config.engine.env).get("VLLM_BATCH_INVARIANT", "0") != "0":
+        return "large batches are multiplied in another way", "remove VLLM_BATCH_INVARIANT"
     return None
 
 
@@ -252,28 +258,23 @@ HEAD = Int8Goal(
 def may_round_head(partial: PartialPlan) -> bool:
     """Whether the policy may try an int8 head: of weights that somebody rounded to 4 bits already,
     computing in float16, which the kernel takes."""
-    free = not partial.config.policy.lm_head and LM_HEAD not in dict(partial.config.engine.env)
-    stored = partial.model.quantization
-    rounded = stored not in BYTES_EACH and partial.value("dtype") in HALF
-    config = partial.verbatim.get("speculative_config")
-    copied = isinstance(config, Mapping) and config.get("draft_lm_head_quantization")
-    free = (
-        free
-        and not copied
-        and not partial.steers_plugin
-        and dict(partial.config.engine.env).get("VLLM_BATCH_INVARIANT", "0") == "0"
-        and LM_HEAD not in partial.dropped_variables
-        and partial.mode != "stable"
-        and not partial.pinned("lm_head")
+    decided = (
+        partial.config.policy.lm_head
+        or LM_HEAD in dict(partial.config.engine.env)
+        or LM_HEAD in partial.dropped_variables
+        or partial.steers_plugin
+        or partial.pinned("lm_head")
+        or partial.mode == "stable"
     )
-    return free and rounded and HEAD.find_refusal(partial) is None
+    rounded = partial.model.quantization not in BYTES_EACH and partial.value("dtype") in HALF
+    return not decided and rounded and HEAD.find_refusal(partial) is None
 
 
 def int8_drafter(partial: PartialPlan) -> Setting | None:
     """The variable for the MTP layer's type, as far as the forecast counts on it."""
     sized = partial.choice and partial.choice.candidate
     own = DRAFTER in dict(partial.config.engine.env)
-    if own or not sized or not sized.rounds_drafter or not sized.mtp or sized.looks_up:
+    if own or not sized or not sized.rounds_drafter or not loads_drafter(partial.model, sized):
         return None
     return policy(
         INT8,

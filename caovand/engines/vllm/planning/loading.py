@@ -18,7 +18,6 @@ from caovand.core.problem import Problem
 from caovand.core.units import MIB
 from caovand.engines.vllm.memory.load_peak import loading_bytes
 from caovand.engines.vllm.memory.settings import candidate_of_plan
-from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, policy
 
 STREAMED = "runai_streamer"
@@ -96,8 +95,7 @@ def files_on_cards(placed: PlanOnCards) -> Iterator[Problem]:
     if placed.plan.value("load_format") != ON_THE_CARD or not gpus or model.pickled:
         return
     candidate = candidate_of_plan(placed.plan, placed.inventory)
-    exact = candidate.but(rounds_head=False, rounds_drafter=False)
-    weights_mib = max(weights_bytes(model, exact), loading_bytes(model, candidate)) / MIB
+    weights_mib = loading_bytes(model, candidate) / MIB
     largest_mib, least = model.largest_file >> 20, min(gpu.free_mib for gpu in gpus)
     if weights_mib + largest_mib > least:
         yield Problem(
